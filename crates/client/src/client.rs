@@ -6,6 +6,7 @@ use crate::connection::CallError;
 use crate::driver::{Caller, Driver, Known};
 use crate::error::{ClientError, ConnectError};
 use crate::fetches::Fetches;
+use crate::options::{ClientOptions, Durability};
 use crate::plan::{Asked, Plan};
 use crate::random::Random;
 use crate::timeline::Slowest;
@@ -21,7 +22,6 @@ use meridian_host::space::Room;
 use meridian_host::update::Change;
 use meridian_session::room::room_for;
 use meridian_session::{BlockNames, Command, Moment, Output};
-use meridian_transport::Security;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,51 +39,6 @@ const QUOTAS_KNOWN: usize = 1 << 16;
 /// How long who ends waits until all that it kept is released.
 const LET_GO_LIMIT: Duration = Duration::from_secs(1);
 
-/// How a client shall be.
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// The region that it is in, by name: its nodes are asked first.
-    pub region: String,
-    /// How its connections are secured, as the nodes have it.
-    pub security: Security,
-    /// After how long a call gives up.
-    pub timeout: Duration,
-    /// How many bytes of blocks it keeps.
-    pub cache_bytes: usize,
-    /// Whether a mount over it keeps names and attributes, and its kernel, until they are recalled
-    /// (decision 57).
-    pub keep_looks: bool,
-    /// The cluster file that commands in a mount over it use.
-    pub cluster_file: Option<PathBuf>,
-    /// A call that needs a region which is cut off waits until that has lasted so long; by default
-    /// as long as it waits anyhow. Later ones are tried for a moment.
-    pub on_cut: Duration,
-    /// Whether it only notes what it would ask for: see [`crate::plan`].
-    pub plans: bool,
-    /// The directory that paths begin with: that of the whole tree, or the one below which the
-    /// servers let it do anything.
-    pub root: Place,
-}
-
-impl ClientOptions {
-    /// The defaults, in `region`: plain text, 30 s, 64 MiB, and no looks are kept.
-    pub fn new(region: impl Into<String>) -> ClientOptions {
-        let (timeout, cache_bytes) = (Duration::from_secs(30), 64 << 20);
-        let (keep_looks, cluster_file) = (false, None);
-        ClientOptions {
-            region: region.into(),
-            security: Security::default(),
-            timeout,
-            cache_bytes,
-            keep_looks,
-            cluster_file,
-            on_cut: timeout,
-            plans: false,
-            root: Place::ROOT,
-        }
-    }
-}
-
 /// A client; its copies are the same client.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -96,6 +51,7 @@ pub(crate) struct Inner {
     pub(crate) driver: Arc<Driver>,
     pub(crate) timeout: Duration,
     keep_looks: bool,
+    durability: Durability,
     cluster_file: Option<PathBuf>,
     id: ClientId,
     root: Place,
@@ -184,6 +140,7 @@ impl Client {
             timeout: options.timeout,
             // The kernel knows that directory by another number than who recalls what is kept.
             keep_looks: options.keep_looks && options.root == Place::ROOT,
+            durability: options.durability,
             cluster_file: options.cluster_file.clone(),
             id: random.client(),
             root: options.root,
@@ -288,6 +245,11 @@ impl Client {
     /// Whether a mount over it is to keep looks.
     pub fn is_to_keep_looks(&self) -> bool {
         self.inner.keep_looks
+    }
+
+    /// When what programs do is durable.
+    pub fn durability(&self) -> Durability {
+        self.inner.durability
     }
 
     /// From now on it answers looks from what it may keep by itself.

@@ -12,7 +12,9 @@ use meridian_fs::types::{Attributes, Name, Timestamp};
 use meridian_fs::{Ino, Place, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::steps::Report;
-use meridian_session::{CallId, Command, Due, Holding, Message, Moment, Output, Pages, Session};
+use meridian_session::{
+    CallId, Command, Due, Holding, Keeping, Message, Moment, Output, Pages, Session, ToLand,
+};
 use meridian_transport::Security;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +75,7 @@ pub(crate) struct Driver {
     /// bounded.
     elsewhere: Mutex<Option<UnboundedSender<Gone>>>,
     /// Who keeps new files back, and is told which must be sent.
-    landing: Mutex<Option<UnboundedSender<Vec<Place>>>>,
+    landing: Mutex<Option<UnboundedSender<Vec<ToLand>>>>,
     begun: Instant,
     me: Weak<Driver>,
 }
@@ -163,10 +165,10 @@ impl Driver {
         self.command(Command::Keep);
     }
 
-    /// From now on new files may be kept back; `landing` is told which are to be sent.
-    pub fn keep_back(&self, landing: UnboundedSender<Vec<Place>>) {
+    /// From now on changes may be kept back; `landing` is told which are to be sent.
+    pub fn keep_back(&self, keeping: Keeping, landing: UnboundedSender<Vec<ToLand>>) {
         *lock(&self.landing) = Some(landing);
-        self.command(Command::KeepBack);
+        self.command(Command::KeepBack(keeping));
     }
 
     /// See [`Session::begin_new`].
@@ -177,9 +179,43 @@ impl Driver {
         node: &NewNode,
         time: Timestamp,
     ) -> Option<Attributes> {
-        let mut session = lock(&self.session);
-        let now = self.time();
-        session.begin_new(now, (parent, name), (node, time))
+        let (made, calls) = {
+            let mut session = lock(&self.session);
+            let now = self.time();
+            (session.begin_new(now, (parent, name), (node, time)), session.calls_to_land())
+        };
+        if calls {
+            self.step(Event::Idle);
+        }
+        made
+    }
+
+    /// See [`Session::begin_removal`].
+    pub fn begin_removal(&self, parent: Place, name: &Name, child: Place, time: Timestamp) -> bool {
+        let (begun, calls) = {
+            let mut session = lock(&self.session);
+            let now = self.time();
+            (session.begin_removal(now, (parent, name), (child, time)), session.calls_to_land())
+        };
+        if calls {
+            self.step(Event::Idle);
+        }
+        begun
+    }
+
+    /// See [`Session::last_kept`].
+    pub fn last_kept(&self) -> u64 {
+        lock(&self.session).last_kept()
+    }
+
+    /// See [`Session::has_landed`].
+    pub fn has_landed(&self, group: Option<GroupId>, number: u64) -> bool {
+        lock(&self.session).has_landed(group, number)
+    }
+
+    /// See [`Session::is_unlanded`].
+    pub fn is_unlanded(&self, ino: Ino) -> bool {
+        lock(&self.session).is_unlanded(ino)
     }
 
     /// See [`Session::unlanded_in`].
@@ -320,9 +356,9 @@ impl Driver {
         match effect {
             Effect::Send { to, message: Message::Request(request) } => self.post(to, &request),
             Effect::Output(Output::Recalled { gone }) => self.recalled(gone),
-            Effect::Output(Output::Land { files }) => {
+            Effect::Output(Output::Land { all }) => {
                 // Who is gone has sent all that it kept.
-                lock(&self.landing).iter().for_each(|to| _ = to.send(files.clone()));
+                lock(&self.landing).iter().for_each(|to| _ = to.send(all.clone()));
                 None
             }
             Effect::Output(output @ (Output::Cut { .. } | Output::Reached { .. })) => {

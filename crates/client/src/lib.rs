@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | `options` | what a client is told when it begins |
 //! | [`client`] | updates and reads of the tree, as futures |
 //! | `driver` | drives the session, which decides |
 //! | [`connection`] | one connection to one node, opened when needed |
@@ -27,6 +28,7 @@ pub mod error;
 mod fetches;
 pub mod files;
 pub mod keys;
+mod options;
 pub mod plan;
 mod random;
 pub mod snapshot;
@@ -34,8 +36,9 @@ pub mod timeline;
 pub mod times;
 pub mod words;
 
-pub use client::{Client, ClientOptions, Prepared};
+pub use client::{Client, Prepared};
 pub use error::{ClientError, ConnectError, TakeError};
 pub use files::Files;
 pub use meridian_session::Moment;
+pub use options::{ClientOptions, Durability};
 pub use snapshot::Snapshot;

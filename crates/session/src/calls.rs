@@ -96,9 +96,11 @@ pub enum Command {
     Release(CallId),
     /// From now on answer looks from what may be kept: the owner obeys [`Output::Recalled`].
     Keep,
-    /// From now on new files may be kept back ([`crate::Session::begin_new`]): the owner obeys
+    /// From now on changes may be kept back so ([`crate::Session::begin_new`]): the owner obeys
     /// [`Output::Land`]. Comes after [`Command::Keep`].
-    KeepBack,
+    KeepBack(Keeping),
+    /// All that is kept back is to land: [`Output::Land`] tells what was not called for yet.
+    Land,
     /// From now on keep nothing, and release all: the owner keeps nothing, either.
     KeepNothing,
     /// Nothing is kept any more of what was to be dropped.
@@ -107,6 +109,28 @@ pub enum Command {
     Configured(Arc<Topology>),
     /// From now on a call that needs a group which is cut off waits until that has lasted so long.
     OnCut(Duration),
+}
+
+/// What a client may keep back in directories that it holds exclusively.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keeping {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// New files, each until it is closed: they land in any order.
+    Files,
+    /// New files and removals of files, for a while. In each partition all that the client does
+    /// lands in the order in which it was done (decision 104).
+    InOrder,
+}
+
+/// What the owner is to send of what is kept back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToLand {
+    /// All that it has of that new file (`Update::Make`).
+    File(Place),
+    /// This, as a part of a batch or alone.
+    Removal(meridian_fs::batch::Part),
 }
 
 /// What the owner is told: each call has one output, and one more each time that it is asked for
@@ -131,11 +155,11 @@ pub enum Output {
         /// The inodes, each with its partition.
         gone: Vec<(GroupId, Ino)>,
     },
-    /// The owner is to send what it keeps back of these files (`Update::Make`), as soon as it can:
-    /// others wait for it.
+    /// The owner is to send what is kept back, in this order, as soon as it can: others wait for
+    /// it.
     Land {
-        /// The files.
-        files: Vec<Place>,
+        /// What.
+        all: Vec<ToLand>,
     },
     /// Nobody answers for a group: calls that need it may be given up early.
     Cut {

@@ -65,7 +65,7 @@ pub mod writeback;
 pub use ahead::ReadAhead;
 pub use blocks::placing::{Placing, Progress};
 pub use blocks::{Block, BlockNames, Part};
-pub use calls::{CallId, Command, Due, Failure, Message, Output};
+pub use calls::{CallId, Command, Due, Failure, Keeping, Message, Output, ToLand};
 pub use caps::{HELD_MAX, Holding, Moment, Pages, SPAN};
 pub use deadlocks::Deadlocks;
 pub use mutation::Mutation;

@@ -67,6 +67,8 @@ pub enum Mutation {
     ShowsLapsed,
     /// Releases a directory in which it keeps something back.
     ReleasesUnlanded,
+    /// What is kept back in order is overtaken by later updates.
+    Overtakes,
     /// Releases a capability before what it kept is dropped.
     ReleasesFirst,
     /// Goes on after another at once, without what that has seen.

@@ -3,7 +3,7 @@
 //!
 //! Invariant R1: no two requests of a session have one number.
 
-use crate::calls::Message;
+use crate::calls::{Keeping, Message};
 use crate::cuts::Cuts;
 use crate::mutation::Mutation;
 use crate::routes::{Routes, Service};
@@ -80,9 +80,13 @@ impl Nodes {
         self.topology.levels.now >= level
     }
 
-    /// Whether they know of what is held exclusively.
-    pub fn let_keep_back(&self) -> bool {
-        self.speaks(Level::EXCLUSIVE)
+    /// How much of that they let a client keep back, by what they know of.
+    pub fn let_keep_back(&self, keeping: Keeping) -> Keeping {
+        match (self.speaks(Level::EXCLUSIVE), self.speaks(Level::BATCHES)) {
+            (false, _) => Keeping::Nothing,
+            (true, false) if keeping == Keeping::InOrder => Keeping::Files,
+            (true, _) => keeping,
+        }
     }
 
     /// Whether a group is in another region, and its nodes know of what comes along with an answer.

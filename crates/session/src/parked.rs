@@ -67,7 +67,7 @@ impl Session {
 
     /// The same of an update.
     pub(crate) fn parks_update(&mut self, call: CallId, change: &Change, deadline: Time) -> bool {
-        let unlanded = self.caps.unlanded_of_update(&change.update);
+        let unlanded = self.caps.unlanded_before(&change.update);
         let group = change.update.partitions().first().copied();
         let group = group.unwrap_or(GroupId::GLOBAL);
         self.parks(call, (Then::Update(change.clone()), group), unlanded, deadline)

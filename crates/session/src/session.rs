@@ -7,7 +7,7 @@
 //! the seed that it starts with.
 
 use crate::blocks::{self, Blocks};
-use crate::calls::{CallId, Command, Due, Failure, Message, Output};
+use crate::calls::{CallId, Command, Due, Failure, Keeping, Message, Output};
 use crate::caps::{Caps, Errand};
 use crate::following::Following;
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
@@ -79,8 +79,8 @@ pub struct Session {
     pub(crate) errands: BTreeMap<CallId, (GroupId, Errand, Time)>,
     pub(crate) last_errand: u64,
     pub(crate) parked: ParkedCalls,
-    /// Whether the owner has new files kept back.
-    keeps_back: bool,
+    /// What the owner has kept back.
+    keeping: Keeping,
     /// When the next timer comes, if one is set.
     armed: Option<Time>,
     pub(crate) mutation: Mutation,
@@ -100,7 +100,7 @@ impl Session {
             errands: BTreeMap::new(),
             last_errand: 0,
             parked: ParkedCalls::default(),
-            keeps_back: false,
+            keeping: Keeping::Nothing,
             random: Random::new(seed),
             calls: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -175,15 +175,16 @@ impl Session {
             Command::Again { call, deadline } => self.on_again(now, call, deadline, out),
             Command::Release(call) => self.on_release(call, out),
             Command::Keep => self.caps.turn_on(),
-            Command::KeepBack => {
-                self.keeps_back = true;
-                self.caps.keep_back(self.nodes.let_keep_back());
+            Command::KeepBack(keeping) => {
+                self.keeping = keeping;
+                self.caps.keep_back(self.nodes.let_keep_back(keeping));
             }
+            Command::Land => self.caps.call_all_to_land(),
             Command::KeepNothing => self.caps.turn_off(),
             Command::LetGo(gone) => self.on_let_go(&gone, out),
             Command::Configured(topology) => {
                 self.nodes.configured(topology);
-                self.caps.keep_back(self.keeps_back && self.nodes.let_keep_back());
+                self.caps.keep_back(self.nodes.let_keep_back(self.keeping));
             }
             Command::OnCut(patience) => self.nodes.cuts.patience = Some(patience),
         }
@@ -442,7 +443,9 @@ impl Session {
             self.on_errand_done(now, id, result, out);
             return;
         }
-        self.caps.end_update(now, id, ts, result);
+        let odd = self.caps.end_update(now, id, ts, result);
+        let gone = self.caps.drop_held(odd);
+        self.tell_dropped(gone, out);
         out.output(Output::Updated { call: id, id: message, ts, result: result.clone() });
     }
 
@@ -572,9 +575,9 @@ impl Process for Session {
         }
         self.resume(now, out);
         self.run_errands(now, out);
-        let files = self.caps.take_to_land();
-        if !files.is_empty() {
-            out.output(Output::Land { files });
+        let all = self.caps.take_to_land();
+        if !all.is_empty() {
+            out.output(Output::Land { all });
         }
         self.nodes.cuts.take_news().into_iter().for_each(|news| out.output(news));
         self.arm(out);

@@ -7,7 +7,7 @@
 //! | [`attributes`] | stat, setattr |
 //! | [`xattrs`] | extended attributes |
 //! | [`settings`] | what is set of a file and goes with its bytes |
-//! | [`newborn`] | new files that are kept back |
+//! | [`newborn`] | new files and removals that are kept back; `landing`: how they are sent |
 //! | [`directory`] | listings |
 //! | [`buffer`] | what is kept of one open file |
 //! | [`write`] | write, flush, fsync |
@@ -31,6 +31,7 @@ pub mod attributes;
 pub mod buffer;
 mod deadlocks;
 pub mod directory;
+mod landing;
 pub mod locks;
 mod merge;
 pub mod names;
@@ -55,13 +56,13 @@ use meridian_fs::{Answer, FsError, Query, Update};
 use meridian_keys::causal::Token;
 use meridian_session::accesses::Accesses;
 use meridian_session::opens::LAZY;
-use meridian_session::{Deadlocks, Opens, Tops};
+use meridian_session::{Command, Deadlocks, Opens, Tops};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 /// How often a call looks again when the tree has changed under it.
@@ -98,7 +99,7 @@ pub(crate) struct OpenInode {
     pub(crate) place: Place,
     pub(crate) buffer: Mutex<Buffer>,
     /// F2: who holds it flushes, or changes what flushed bytes must not overtake.
-    pub(crate) flushing: tokio::sync::Mutex<()>,
+    pub(crate) flushing: Arc<tokio::sync::Mutex<()>>,
     /// A flush has put in flight what waited in the buffer.
     pub(crate) room: Notify,
     /// K1: who holds it asks for a lock of the file, or gives one back.
@@ -135,6 +136,10 @@ pub struct Files {
     /// Inodes of which names are being removed, and how many; opening them waits.
     unlinking: Mutex<HashMap<Ino, usize>>,
     unlinked: Notify,
+    /// A new file that is kept back is in the table of files.
+    born: Notify,
+    /// How often what is kept back was sent.
+    attempts: watch::Sender<landing::Attempts>,
     /// What the partitions are told of open files.
     opens: Arc<Mutex<Opens>>,
     /// What was read and is not told yet.
@@ -176,6 +181,8 @@ impl Files {
             recent: Mutex::default(),
             unlinking: Mutex::default(),
             unlinked: Notify::new(),
+            born: Notify::new(),
+            attempts: watch::Sender::default(),
             accesses: Mutex::default(),
             notes_reads: AtomicBool::new(true),
             taken: Mutex::default(),
@@ -206,6 +213,9 @@ impl Files {
     pub async fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle, ClientError> {
         let mut verify = false;
         let handle = loop {
+            if self.is_removed(ino) {
+                return Err(FsError::Gone.into());
+            }
             let unlinked = self.unlinked.notified();
             tokio::pin!(unlinked);
             unlinked.as_mut().enable();
@@ -237,7 +247,8 @@ impl Files {
     pub fn open_now(&self, ino: Ino, mode: OpenMode) -> Option<Handle> {
         // Held until it is registered: who removes the name then sees that it is open.
         let unlinking = lock(&self.unlinking);
-        (!unlinking.contains_key(&ino)).then(|| self.register(ino, mode))
+        let goes = unlinking.contains_key(&ino) || self.is_removed(ino);
+        (!goes).then(|| self.register(ino, mode))
     }
 
     pub(crate) fn register(&self, ino: Ino, mode: OpenMode) -> Handle {
@@ -473,10 +484,14 @@ impl Files {
     /// Sends what is old, of each file in a task of its own: one that must wait for a partition out
     /// of reach holds up no other.
     fn flush_old(self: &Arc<Self>) {
+        if self.keeps_order() {
+            self.client.driver().command(Command::Land);
+        }
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
         for inode in inodes {
             let old = lock(&inode.buffer).writes.is_old(self.client.time());
-            if !old || inode.flushing.try_lock().is_err() {
+            let lands = || self.keeps_order() && lock(&inode.buffer).writes.birth().is_some();
+            if !old || lands() || inode.flushing.try_lock().is_err() {
                 continue; // Or it is under way.
             }
             let files = self.clone();

@@ -305,6 +305,9 @@ impl Files {
             }
             let child = entry.place;
             let unlinking = self.begin_unlink(child.ino);
+            if self.begin_removal(parent, name, child) {
+                return Ok(());
+            }
             let kept = self.kept(child.ino);
             let keep_for = kept.as_ref().map(|_| self.client.id());
             let update = Update::Unlink {

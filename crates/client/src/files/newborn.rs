@@ -1,15 +1,18 @@
-//! New files that are kept back until all is known that their programs give them: each comes to the
-//! nodes by one update (decision 102).
+//! What is kept back: new files, until all is known that their programs give them, so that each
+//! comes to the nodes by one update (decision 102); and removals of files (decision 104).
 
+use crate::client::lock;
 use crate::client::now;
 use crate::error::ClientError;
+use crate::files::landing::land_called;
 use crate::files::{Files, Handle, OpenMode};
+use crate::options::Durability;
 use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_session::writeback::birth::Birth;
 use std::sync::Arc;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 
 impl Files {
     /// From now on new files may be kept back until they are closed or synced, somebody looks, or a
@@ -17,12 +20,17 @@ impl Files {
     /// [`Client::keep_looks_with`](crate::Client::keep_looks_with). Must be called within a tokio
     /// runtime.
     pub fn keep_back(self: &Arc<Self>) {
-        let (landing, files) = unbounded_channel();
-        self.client.driver().keep_back(landing);
-        tokio::spawn(land_called(Arc::downgrade(self), files));
+        let (landing, called) = unbounded_channel();
+        self.client.driver().keep_back(self.client.durability().keeping(), landing);
+        tokio::spawn(land_called(Arc::downgrade(self), called));
     }
 
-    /// How many new files it has kept back.
+    /// Whether all that changes the tree lands in the order in which programs did it.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.client.durability() == Durability::Fsync
+    }
+
+    /// How many changes it has kept back.
     pub fn kept_back(&self) -> u64 {
         self.client.driver().kept_back()
     }
@@ -37,7 +45,7 @@ impl Files {
         mode: OpenMode,
     ) -> Option<(Attributes, Handle)> {
         // What a client may do, and as whom, is decided at the nodes if the configuration says so.
-        if mode.sync || self.client.driver().has_grant() {
+        if self.is_synchronous(mode) || self.client.driver().has_grant() {
             return None;
         }
         let (parent, made) = (self.place_of(parent), now());
@@ -54,6 +62,7 @@ impl Files {
             let birth = Birth { parent, name, node, ino, made };
             buffer.writes.born(birth, self.client.time());
         });
+        self.born.notify_waiters();
         Some((attributes, handle))
     }
 
@@ -63,6 +72,9 @@ impl Files {
     /// # Errors
     /// If a new file cannot be sent; it stays and is sent again.
     pub async fn sync_directory(&self, ino: Ino) -> Result<(), ClientError> {
+        if self.keeps_order() {
+            return self.land_all(Some(self.place_of(ino).partition)).await;
+        }
         let mut result = Ok(());
         for file in self.client.driver().unlanded_in(ino) {
             let landed = self.land(file).await;
@@ -77,26 +89,23 @@ impl Files {
             None => Ok(()), // It is being made just now, and is sent when it is old or closed.
         }
     }
-}
 
-/// Sends what others wait for, each file in a task of its own.
-async fn land_called(files: std::sync::Weak<Files>, mut called: UnboundedReceiver<Vec<Place>>) {
-    while let Some(all) = called.recv().await {
-        let Some(files) = files.upgrade() else { return };
-        for file in all {
-            let files = files.clone();
-            tokio::spawn(async move {
-                match files.land(file.ino).await {
-                    Ok(()) | Err(ClientError::Fs(FsError::Unmade)) => {} // That was told.
-                    Err(error) => {
-                        files.client.warn(file.partition, "a new file waits to be sent", &error);
-                    }
-                }
-                if let Some(inode) = files.open_inode(file.ino) {
-                    files.forget_if_unused(&inode);
-                }
-            });
+    /// Removes a name of a file without asking anybody, if its directory is held so that nobody
+    /// else can see it before, and the file is not open here; whether it does.
+    pub(crate) fn begin_removal(&self, parent: Ino, name: &Name, child: Place) -> bool {
+        if !self.keeps_order() || self.client.driver().has_grant() {
+            return false;
         }
+        let parent = self.place_of(parent);
+        let is_plain = self.open_inode(child.ino).is_none() && !self.client.has_quota(child);
+        is_plain && self.client.driver().begin_removal(parent, name, child, now())
+    }
+
+    /// Whether a name of that file was removed, and the nodes may not know yet.
+    pub(crate) fn is_removed(&self, ino: Ino) -> bool {
+        self.keeps_order()
+            && self.client.driver().is_unlanded(ino)
+            && self.open_inode(ino).is_none_or(|open| lock(&open.buffer).writes.birth().is_none())
     }
 }
 

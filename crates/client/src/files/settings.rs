@@ -13,6 +13,7 @@ use crate::error::ClientError;
 use crate::files::attributes::strange;
 use crate::files::buffer::Buffer;
 use crate::files::{Files, LOOK_AGAIN, OpenInode};
+use crate::options::Durability;
 use bytes::Bytes;
 use meridian_core::level::Level;
 use meridian_fs::operation::Changes;
@@ -82,6 +83,7 @@ impl Files {
         let open = self.open_inode(ino)?;
         let levels = &self.client.topology().levels;
         let may = levels.now >= Level::SETTLE
+            && self.client.durability() != Durability::Sync
             && lock(&open.buffer).writes.may_set()
             && !self.client.inner.driver.has_grant();
         may.then_some(open)

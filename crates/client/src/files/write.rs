@@ -3,12 +3,15 @@
 
 use crate::client::{Prepared, lock, now};
 use crate::error::ClientError;
+use crate::files::buffer::Buffer;
 use crate::files::locks::Owner;
 use crate::files::{Files, Handle, OpenInode, OpenMode, newborn};
+use crate::options::Durability;
 use bytes::Bytes;
-use meridian_fs::types::FILE_MAX;
+use meridian_core::Stamp;
+use meridian_fs::types::{Attributes, FILE_MAX};
 use meridian_fs::{Done, FsError};
-use meridian_session::writeback::flush::{Landed, Sent, Step};
+use meridian_session::writeback::flush::{Landed, Packing, Sent, Step};
 use meridian_session::writeback::{ALL_MAX, Accepted};
 use std::pin::pin;
 use std::sync::Arc;
@@ -52,7 +55,7 @@ impl Files {
     ) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         let at = self.begin_write(&inode, handle, mode, offset, data)?;
-        if mode.sync || self.buffered.load(Ordering::Relaxed) > ALL_MAX {
+        if self.is_synchronous(mode) || self.buffered.load(Ordering::Relaxed) > ALL_MAX {
             return Ok(Wrote::MustWait);
         }
         Ok(match self.accept(&inode, at, data) {
@@ -108,10 +111,15 @@ impl Files {
                 _flushing = inode.flushing.lock() => {}
             }
         }
-        if mode.sync {
+        if self.is_synchronous(mode) {
             self.flush_inode(&inode, Some(handle)).await?;
         }
         Ok(())
+    }
+
+    /// Whether what is written so is durable when the call returns.
+    pub(crate) fn is_synchronous(&self, mode: OpenMode) -> bool {
+        mode.sync || self.client.durability() == Durability::Sync
     }
 
     /// Whether it may be written: at which offset, or at the end.
@@ -165,6 +173,9 @@ impl Files {
     /// sent again.
     pub async fn sync(&self, handle: Handle) -> Result<(), ClientError> {
         let file = self.file(handle)?;
+        if self.keeps_order() {
+            self.land_all(Some(file.inode.place.partition)).await?;
+        }
         let earlier = self.take_error(&file.inode, handle);
         let result = self.flush_inode(&file.inode, Some(handle)).await;
         // A flush that was under way may have failed, and have left nothing to be sent.
@@ -180,11 +191,7 @@ impl Files {
     /// As [`Files::sync`].
     pub async fn close(&self, handle: Handle) -> Result<(), ClientError> {
         let file = self.file(handle)?;
-        let (nameless, empty) = {
-            let buffer = lock(&file.inode.buffer);
-            (buffer.nameless, buffer.writes.is_clean())
-        };
-        if nameless || empty {
+        if !self.is_sent_by_close(&lock(&file.inode.buffer)) {
             self.take_error(&file.inode, handle).map_or(Ok(()), Err)?;
             return self.intact(handle).map(drop);
         }
@@ -199,7 +206,7 @@ impl Files {
         let inode = self.file(handle)?.inode;
         self.note_use(&inode, handle);
         let mut buffer = lock(&inode.buffer);
-        if (!buffer.writes.is_clean() && !buffer.nameless) || buffer.holders.contains(owner) {
+        if self.is_sent_by_close(&buffer) || buffer.holders.contains(owner) {
             return Ok(Wrote::MustWait);
         }
         buffer.writes.take_failure(handle).map_or(Ok(()), Err)?;
@@ -207,6 +214,14 @@ impl Files {
             true => Err(FsError::LockLost.into()),
             false => Ok(Wrote::Done),
         }
+    }
+
+    /// Whether what is kept of a file is sent when it is closed.
+    fn is_sent_by_close(&self, buffer: &Buffer) -> bool {
+        let lands = self.keeps_order()
+            && buffer.writes.birth().is_some()
+            && self.buffered.load(Ordering::Relaxed) <= ALL_MAX / 2;
+        !buffer.writes.is_clean() && !buffer.nameless && !lands
     }
 
     fn take_error(&self, inode: &OpenInode, handle: Handle) -> Option<ClientError> {
@@ -236,8 +251,9 @@ impl Files {
     /// # Errors
     /// The first of what fails; the rest is sent all the same.
     pub(crate) async fn flush_buffered(&self) -> Result<(), ClientError> {
+        let landed = if self.keeps_order() { self.land_all(None).await } else { Ok(()) };
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
-        let mut result = Ok(());
+        let mut result = landed;
         for inode in inodes {
             let ended = self.flush_inode(&inode, None).await;
             result = result.and(ended);
@@ -268,10 +284,7 @@ impl Files {
             let ended = match step {
                 Step::Done => return Ok(()),
                 Step::Pack(packing) => {
-                    inode.room.notify_waiters(); // What waited is in flight.
-                    let packed =
-                        packing.pack(inode.place, || self.client.new_block(inode.place.partition));
-                    lock(&inode.buffer).writes.on_packed(packed);
+                    self.pack(inode, packing);
                     continue;
                 }
                 Step::Store(blocks) => {
@@ -298,46 +311,57 @@ impl Files {
         }
     }
 
+    /// Packs a batch.
+    pub(crate) fn pack(&self, inode: &OpenInode, packing: Packing) {
+        inode.room.notify_waiters(); // What waited is in flight.
+        let partition = inode.place.partition;
+        let packed = packing.pack(inode.place, || self.client.new_block(partition));
+        lock(&inode.buffer).writes.on_packed(packed);
+    }
+
     /// Sends the message of the batch in flight, and waits for its end.
     async fn send_batch(
         &self,
         inode: &Arc<OpenInode>,
         message: &Prepared,
     ) -> Result<(), ClientError> {
-        let mut written = None;
-        let birth = lock(&inode.buffer).writes.birth().cloned();
-        let sent = match self.client.send(message).await {
-            Ok((Done::Written { offset, attributes, merge_from }, ts)) => {
-                written = Some((offset, merge_from, attributes, ts));
-                Sent::Written { size: attributes.size }
-            }
-            Ok((done, _)) => {
-                Sent::Unknown(ClientError::Protocol(format!("a write answered by {done:?}")))
-            }
+        let answered = match self.client.send(message).await {
             Err(ClientError::Fs(FsError::LockLost)) => {
-                match self.was_lost(inode, message.under()).await {
+                let sent = match self.was_lost(inode, message.under()).await {
                     true => Sent::Refused(FsError::LockLost),
                     false => Sent::Anew,
-                }
+                };
+                Answered { sent, written: None }
             }
-            Err(ClientError::Fs(error)) => {
-                if let FsError::Late { horizon_ms } = error {
-                    self.client.block_refused(horizon_ms);
-                }
-                if let FsError::UnnamedQuota { quota } = error {
-                    let parent = birth.as_ref().map(|birth| birth.parent);
-                    let counts = [Some(inode.place), parent].into_iter().flatten();
-                    counts.for_each(|of| self.client.counts_against(of, quota));
-                }
-                Sent::Refused(error)
-            }
-            Err(error) => Sent::Unknown(error),
+            result => Answered::of(result),
         };
+        self.take_answer(inode, answered)
+    }
+
+    /// The update of the batch in flight was answered, or not.
+    ///
+    /// # Errors
+    /// The failure with which the flush ends.
+    pub(crate) fn take_answer(
+        &self,
+        inode: &Arc<OpenInode>,
+        Answered { sent, written }: Answered,
+    ) -> Result<(), ClientError> {
+        let birth = lock(&inode.buffer).writes.birth().cloned();
+        match sent {
+            Sent::Refused(FsError::Late { horizon_ms }) => self.client.block_refused(horizon_ms),
+            Sent::Refused(FsError::UnnamedQuota { quota }) => {
+                let parent = birth.as_ref().map(|birth| birth.parent);
+                let counts = [Some(inode.place), parent].into_iter().flatten();
+                counts.for_each(|of| self.client.counts_against(of, quota));
+            }
+            _ => {}
+        }
         let landed = self.change_buffer(inode, |buffer| {
             if !matches!(sent, Sent::Unknown(_)) {
                 buffer.message = None; // It has ended.
             }
-            if let Some((_, _, attributes, ts)) = written {
+            if let Some(Written { attributes, ts, .. }) = written {
                 buffer.landed = self.next_change();
                 self.note(attributes, ts);
             }
@@ -346,11 +370,49 @@ impl Files {
         if let (Err(ClientError::Fs(FsError::Unmade)), Some(birth)) = (&landed, &birth) {
             newborn::tell_lost(birth);
         }
+        if birth.is_some() {
+            self.note_landed();
+        }
         let landed = landed?;
-        if let (Some((offset, Some(from), ..)), Landed::Written { span }) = (written, landed) {
+        if let (Some(Written { offset, merge_from: Some(from), .. }), Landed::Written { span }) =
+            (written, landed)
+        {
             self.merge(inode.place, from..offset + span);
         }
         Ok(())
+    }
+}
+
+/// What an update that writes was answered.
+pub(crate) struct Answered {
+    pub sent: Sent<ClientError>,
+    pub written: Option<Written>,
+}
+
+/// What was written.
+#[derive(Clone, Copy)]
+pub(crate) struct Written {
+    offset: u64,
+    merge_from: Option<u64>,
+    attributes: Attributes,
+    ts: Stamp,
+}
+
+impl Answered {
+    pub fn of(result: Result<(Done, Stamp), ClientError>) -> Answered {
+        let (sent, written) = match result {
+            Ok((Done::Written { offset, attributes, merge_from }, ts)) => {
+                let written = Written { offset, merge_from, attributes, ts };
+                (Sent::Written { size: attributes.size }, Some(written))
+            }
+            Ok((done, _)) => {
+                let what = ClientError::Protocol(format!("a write answered by {done:?}"));
+                (Sent::Unknown(what), None)
+            }
+            Err(ClientError::Fs(error)) => (Sent::Refused(error), None),
+            Err(error) => (Sent::Unknown(error), None),
+        };
+        Answered { sent, written }
     }
 }
 

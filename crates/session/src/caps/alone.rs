@@ -1,60 +1,104 @@
-//! Directories that the client holds exclusively, and new files in them that it keeps back until
-//! they have all that their programs give them (decision 102).
+//! Directories that the client holds exclusively, and what it keeps back there: new files, until
+//! they have all that their programs give them (decision 102), and, by an owner that keeps the
+//! order of all, removals of files (decision 104).
 //!
 //! What is kept back is part of what is known of its directory: looks are answered from that. What
-//! cannot be answered from it waits until the file has *landed*, that is until its
-//! [`Update::Make`] was answered; the owner is told to send that.
+//! cannot be answered from it waits until that has *landed*, that is until the update that does it
+//! ([`Update::Make`], [`Update::Batch`]) was answered; the owner is told to send that.
 //!
 //! Invariants:
-//! - K7: a file is kept back only in a directory that is held exclusively, of which the attributes
-//!   are known, and in which its name is known to lead nowhere.
+//! - K7: something is kept back only in a directory that is held exclusively, of which the
+//!   attributes are known: a new file if its name is known to lead nowhere, a removal if the name
+//!   is known to lead to a file of the directory's partition.
 //! - K8: a directory is released after all that was kept back in it has landed, or never will.
 //! - K9: what is kept back is shown only as long as its directory is held without a break.
+//! - K10: if the owner keeps the order, of a partition it is told to land nothing before what was
+//!   kept back there earlier, and no other update of the client is sent there before that.
 
 use super::flights::Entries;
 use super::{Caps, LOOKED_MAX, LOOKS_WITHIN};
+use crate::calls::{Keeping, ToLand};
 use crate::mutation::Mutation;
 use meridian_core::{GroupId, Stamp, Time};
+use meridian_fs::batch::{BATCH_MAX, Kept, Part};
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Entry, Ino, Kind, Name, Place, Timestamp};
-use meridian_fs::{FsError, Query, Update, Vector};
+use meridian_fs::{Done, FsError, Query, Update, Vector};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// So many files a client keeps back at most.
-const KEPT_BACK_MAX: usize = 1024;
-/// So many files that the client makes in a directory, within [`LOOKS_WITHIN`], and it asks to hold
-/// the directory exclusively.
+/// So many changes a client keeps back at most.
+const KEPT_BACK_MAX: usize = 2048;
+/// If the order is kept, so many land before they are asked for: a batch is under way while the
+/// next comes together.
+const LANDS_AT: usize = BATCH_MAX;
+/// So many files that the client makes or removes in a directory, within [`LOOKS_WITHIN`], and it
+/// asks to hold the directory exclusively.
 const MADE: u32 = 2;
 /// A file is kept back only if the lease lasts for so long still: most have landed by then.
 const LASTS: Duration = Duration::from_secs(2);
 
-/// A file that is kept back.
+/// Something that is kept back.
 #[derive(Clone, Debug)]
-struct Newborn {
+struct KeptBack {
     parent: Place,
     name: Name,
-    /// As it was made.
-    attributes: Attributes,
+    /// What is made or removed.
+    place: Place,
+    /// What is made, as it was made; nothing if it is removed.
+    made: Option<Attributes>,
+    /// When.
+    time: Timestamp,
     /// When its directory was granted, as the client counts.
     granted: u64,
+    /// Its place in the order of all.
+    number: u64,
     /// Whether the owner was told to have it land.
     called: bool,
+}
+
+impl KeptBack {
+    fn ordered(&self) -> (GroupId, u64) {
+        (self.parent.partition, self.number)
+    }
+
+    fn to_land(&self) -> ToLand {
+        let KeptBack { parent, name, place, time, .. } = self;
+        match self.made {
+            Some(_) => ToLand::File(*place),
+            None => {
+                let (parent, name, child) = (*parent, name.clone(), *place);
+                let kept = Kept::Unlink { parent, name, child };
+                ToLand::Removal(Part { time: *time, kept })
+            }
+        }
+    }
+
+    /// Whether it is what that does.
+    fn is(&self, kept: &Kept) -> bool {
+        let removes = matches!(kept, Kept::Unlink { .. });
+        removes == self.made.is_none() && (self.parent, &self.name) == (kept.parent(), kept.name())
+    }
 }
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Alone {
-    /// Whether the owner has what it makes kept back.
-    pub is_on: bool,
-    newborns: BTreeMap<Ino, Newborn>,
+    /// Whether the owner has what it makes kept back, and how.
+    pub keeping: Keeping,
+    /// By the files that are made or removed.
+    kept: BTreeMap<Ino, KeptBack>,
     names: BTreeMap<(Ino, Name), Ino>,
+    /// In their order, by partition.
+    order: BTreeMap<(GroupId, u64), Ino>,
     /// How many files the client has made in directories, and since when.
     made: BTreeMap<Ino, (Time, u32)>,
     /// Numbers those that were kept back.
     last: u64,
+    /// Those that the owner was not told to have land.
+    uncalled: usize,
     /// What the owner is to be told to have land.
-    to_land: Vec<Place>,
+    to_land: Vec<ToLand>,
 }
 
 impl Alone {
@@ -62,38 +106,77 @@ impl Alone {
         let all = self.names.range((directory, Name::new())..);
         all.take_while(move |((of, _), _)| *of == directory).map(|(_, ino)| *ino)
     }
+
+    /// What was kept back before that in its partition.
+    fn before(&self, end: (GroupId, u64)) -> impl Iterator<Item = Ino> {
+        self.order.range((end.0, 0)..end).map(|(_, ino)| *ino)
+    }
+
+    fn in_order(&self) -> bool {
+        self.keeping == Keeping::InOrder
+    }
+
+    fn add(&mut self, kept: KeptBack) {
+        self.names.insert((kept.parent.ino, kept.name.clone()), kept.place.ino);
+        self.order.insert(kept.ordered(), kept.place.ino);
+        self.kept.insert(kept.place.ino, kept);
+        self.uncalled += 1;
+    }
 }
 
-/// What an update that lands a file is about.
+/// What a part of an update that lands something is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landing {
     ino: Ino,
+    number: u64,
     /// What its directory shows as its time of change after it.
     time: Timestamp,
 }
 
 impl Landing {
-    /// Of that update, if it lands what is kept back.
-    pub fn of(caps: &Caps, update: &Update, time: Timestamp) -> Option<Landing> {
-        let Update::Make(made) = update else { return None };
-        caps.alone.newborns.contains_key(&made.ino).then_some(Landing { ino: made.ino, time })
+    /// All that the update lands, in its order; nothing if it does anything else.
+    pub fn all_of(caps: &Caps, update: &Update, time: Timestamp) -> Vec<Landing> {
+        if caps.alone.kept.is_empty() {
+            return Vec::new();
+        }
+        let of = |part: &Part| {
+            let ino = part.kept.child().ino;
+            let kept = caps.alone.kept.get(&ino).filter(|of| of.is(&part.kept))?;
+            Some(Landing { ino, number: kept.number, time: part.time })
+        };
+        let all = match update {
+            Update::Make(made) => {
+                of(&Part { time, kept: Kept::Make(made.clone()) }).map(|of| vec![of])
+            }
+            Update::Unlink { parent, name, child, .. } => {
+                let (parent, name, child) = (*parent, name.clone(), *child);
+                of(&Part { time, kept: Kept::Unlink { parent, name, child } }).map(|of| vec![of])
+            }
+            Update::Batch(parts) => parts.iter().map(of).collect(),
+            _ => None,
+        };
+        all.unwrap_or_default()
     }
 }
 
 impl Caps {
-    /// From now on the owner has new files kept back, and lets them land when it is told to; or
-    /// not.
-    pub fn keep_back(&mut self, is_on: bool) {
-        self.alone.is_on = is_on && self.is_on;
+    /// From now on the owner has changes kept back, and lets them land when it is told to; or not.
+    pub fn keep_back(&mut self, keeping: Keeping) {
+        self.alone.keeping = if self.is_on { keeping } else { Keeping::Nothing };
     }
 
-    /// The client has made something in that directory: with enough files it asks to hold the
-    /// directory exclusively.
-    pub(super) fn count_made(&mut self, now: Time, directory: Place, is_file: bool) {
+    /// The client has made or removed a file in that directory: with enough of them it asks to hold
+    /// the directory exclusively.
+    pub(super) fn count_changed(&mut self, now: Time, directory: Place, is_removed: bool) {
         let ino = directory.ino;
         let paused = self.paused.get(&ino).is_some_and(|(until, _)| *until > now);
         let held = self.known.get(&ino).is_some_and(|known| !known.alone);
-        if !is_file || !self.alone.is_on || self.ends || paused || !held || ino.is_top() {
+        let would_keep = match self.alone.keeping {
+            Keeping::Nothing => false,
+            Keeping::Files => !is_removed,
+            Keeping::InOrder => true,
+        };
+        if !would_keep || self.ends || paused || !held || ino.is_top() {
             return;
         }
         if self.alone.made.len() >= LOOKED_MAX {
@@ -127,7 +210,35 @@ impl Caps {
         }
     }
 
-    /// Keeps back a new file, if it may (K7); answers what it is.
+    /// Whether something may be kept back under that name of a directory (K7); as which of what is
+    /// known of the directory, and what the name leads to.
+    fn may_keep(
+        &mut self,
+        now: Time,
+        (parent, name): (Place, &Name),
+        vector: &Vector,
+    ) -> Option<(Attributes, Option<Entry>)> {
+        let full = self.alone.kept.len() >= KEPT_BACK_MAX;
+        if self.alone.keeping == Keeping::Nothing || full || self.ends {
+            return None;
+        }
+        self.lapse(now);
+        let named = (parent.ino, name.clone());
+        let is_busy = self.busy_names.contains_key(&named) || self.alone.names.contains_key(&named);
+        if is_busy || self.is_odd(parent.ino) {
+            return None;
+        }
+        let directory = self.attributes(now, parent, vector)?;
+        let known = self.usable(now, parent, vector)?;
+        if !known.alone {
+            return None;
+        }
+        let entry = known.name(name)?;
+        let lease = self.leases.get(&parent.partition)?;
+        (lease.until.since(now) >= LASTS).then_some((directory, entry))
+    }
+
+    /// Keeps back a new file, if it may; answers what it is.
     pub fn begin_new(
         &mut self,
         now: Time,
@@ -135,40 +246,76 @@ impl Caps {
         (node, time): (&NewNode, Timestamp),
         vector: &Vector,
     ) -> Option<Attributes> {
-        let full = self.alone.newborns.len() >= KEPT_BACK_MAX;
-        if !self.alone.is_on || full || self.ends || node.kind != Kind::File {
+        let (directory, entry) = self.may_keep(now, (parent, name), vector)?;
+        if entry.is_some() || node.kind != Kind::File {
             return None;
         }
-        self.lapse(now);
-        if self.busy_names.contains_key(&(parent.ino, name.clone())) || self.is_odd(parent.ino) {
-            return None;
-        }
-        let directory = self.attributes(now, parent, vector)?;
-        let known = self.usable(now, parent, vector)?;
-        if !known.alone || known.name(name)?.is_some() {
-            return None;
-        }
-        let granted = known.granted;
-        let lease = self.leases.get_mut(&parent.partition)?;
-        if lease.until.since(now) < LASTS {
-            return None;
-        }
-        self.alone.last += 1;
-        let ino = Ino::chosen(parent.partition, self.by, self.alone.last);
+        let ino = Ino::chosen(parent.partition, self.by, self.alone.last + 1);
         let place = Place { ino, ..parent };
-        let attributes = node.attributes_in(&directory, place, time)?;
+        let made = node.attributes_in(&directory, place, time)?;
+        self.keep((parent, name), (place, Some(made)), time);
+        Some(made)
+    }
+
+    /// Keeps back that a name goes which leads to that file, if it may; whether it does. The client
+    /// must not have the file open.
+    pub fn begin_removal(
+        &mut self,
+        now: Time,
+        (parent, name): (Place, &Name),
+        (child, time): (Place, Timestamp),
+        vector: &Vector,
+    ) -> bool {
+        let may = self.may_keep(now, (parent, name), vector);
+        let is_it = |entry: Entry| entry.place == child && entry.kind != Kind::Directory;
+        if !self.alone.in_order()
+            || !may.and_then(|(_, entry)| entry).is_some_and(is_it)
+            || child.partition != parent.partition
+            || self.alone.kept.contains_key(&child.ino)
+            || self.busy.contains_key(&child.ino)
+        {
+            return false;
+        }
+        self.keep((parent, name), (child, None), time);
+        true
+    }
+
+    fn keep(
+        &mut self,
+        (parent, name): (Place, &Name),
+        (place, made): (Place, Option<Attributes>),
+        time: Timestamp,
+    ) {
         if !self.mutation.is(Mutation::ReleasesUnlanded) {
+            let lease = self.leases.entry(parent.partition).or_default();
             *lease.unlanded.entry(parent.ino).or_default() += 1;
         }
+        self.alone.last += 1;
         self.count += 1;
-        let known = self.known.get_mut(&parent.ino)?;
-        known.attributes.touched_by(self.count, |of| Entries::one(time).add_to(of, true));
-        known.born(name, self.count, Entry { place, kind: Kind::File });
-        let newborn = Newborn { parent, name: name.clone(), attributes, granted, called: false };
-        self.alone.newborns.insert(ino, newborn);
-        self.alone.names.insert((parent.ino, name.clone()), ino);
+        if made.is_none()
+            && let Some(known) = self.known.get_mut(&place.ino)
+        {
+            known.attributes.touch(self.count);
+        }
+        let known = self.known.get_mut(&parent.ino).expect("K7: it is held");
+        let adds = Entries::kept(made.is_some(), time);
+        known.attributes.touched_by(self.count, |of| adds.add_to(of, true));
+        known.keep_name(name, self.count, made.map(|of| Entry { place, kind: of.kind }));
+        let (granted, number, name) = (known.granted, self.alone.last, name.clone());
+        self.alone.add(KeptBack {
+            parent,
+            name,
+            place,
+            made,
+            time,
+            granted,
+            number,
+            called: false,
+        });
         self.kept_back += 1;
-        Some(attributes)
+        if self.alone.in_order() && self.alone.uncalled >= LANDS_AT {
+            self.call_all_to_land();
+        }
     }
 
     /// What is kept back is shown as it was made, as long as its directory may be used (K9).
@@ -178,29 +325,28 @@ impl Caps {
         ino: Ino,
         vector: &Vector,
     ) -> Option<Option<Attributes>> {
-        let newborn = self.alone.newborns.get(&ino)?;
-        let (parent, granted, attributes) = (newborn.parent, newborn.granted, newborn.attributes);
+        let kept = self.alone.kept.get(&ino)?;
+        let (parent, granted, made) = (kept.parent, kept.granted, kept.made);
         if self.mutation.is(Mutation::ShowsLapsed) {
-            return Some(Some(attributes));
+            return Some(made);
         }
         let known = self.usable(now, parent, vector).filter(|known| known.granted == granted);
-        Some(known.map(|_| attributes))
+        Some(known.and(made))
     }
 
     /// Whether something is kept back in a directory from before it was held last.
     pub(super) fn is_odd(&self, directory: Ino) -> bool {
         let granted = self.known.get(&directory).map(|known| known.granted);
-        let newborns = &self.alone.newborns;
         let mut within = self.alone.within(directory);
-        within.any(|ino| newborns.get(&ino).is_none_or(|of| Some(of.granted) != granted))
+        within.any(|ino| self.alone.kept.get(&ino).is_none_or(|of| Some(of.granted) != granted))
     }
 
     /// What is kept back that a replica does not know of, and that the question is about.
     pub fn unlanded_of_query(&self, query: &Query) -> BTreeSet<Ino> {
-        if self.alone.newborns.is_empty() {
+        if self.alone.kept.is_empty() {
             return BTreeSet::new();
         }
-        let own = query.inode().filter(|ino| self.alone.newborns.contains_key(ino));
+        let own = query.inode().filter(|ino| self.alone.kept.contains_key(ino));
         match query {
             Query::Lookup { parent, name } => {
                 let named = self.alone.names.get(&(parent.ino, name.clone()));
@@ -213,9 +359,20 @@ impl Caps {
         }
     }
 
-    /// The same of an update of the client, but for what lands it.
-    pub fn unlanded_of_update(&self, update: &Update) -> BTreeSet<Ino> {
-        if self.alone.newborns.is_empty() || matches!(update, Update::Make(_)) {
+    /// What comes before an update of the client: what it is about, or all if the order is kept
+    /// (K10). What lands something comes only after what was kept back before.
+    pub fn unlanded_before(&self, update: &Update) -> BTreeSet<Ino> {
+        if self.alone.kept.is_empty() {
+            return BTreeSet::new();
+        }
+        let lands = Landing::all_of(self, update, Timestamp::default());
+        let first = lands.iter().map(|landing| landing.number).min();
+        if self.alone.in_order() && !self.mutation.is(Mutation::Overtakes) {
+            let end = first.unwrap_or(u64::MAX);
+            let groups = update.partitions().into_iter();
+            return groups.flat_map(|group| self.alone.before((group, end))).collect();
+        }
+        if first.is_some() || matches!(update, Update::Make(_) | Update::Batch(_)) {
             return BTreeSet::new();
         }
         let names = update.names();
@@ -224,32 +381,72 @@ impl Caps {
         });
         let touched = update.partitions().into_iter().flat_map(|group| update.inodes_in(group));
         let touched: BTreeSet<_> = touched.collect();
-        let own = touched.iter().copied().filter(|ino| self.alone.newborns.contains_key(ino));
+        let own = touched.iter().copied().filter(|ino| self.alone.kept.contains_key(ino));
         // What changes a directory in another way than by an entry comes after all in it.
         let whole = update.alters().into_iter().filter(|of| !Entries::are_all(update, *of));
         let within = whole.flat_map(|of| self.alone.within(of.ino));
         named.chain(own).chain(within).collect()
     }
 
-    /// Whether it is kept back still.
-    pub fn is_unlanded(&self, ino: Ino) -> bool {
-        self.alone.newborns.contains_key(&ino)
+    /// Whether something is kept back under that name.
+    pub(super) fn keeps_name(&self, named: &(Ino, Name)) -> bool {
+        self.alone.names.contains_key(named)
     }
 
-    /// What is kept back in a directory.
+    /// Whether an inode is kept back, or something in it.
+    pub(super) fn keeps_some_of(&self, ino: Ino) -> bool {
+        self.alone.kept.contains_key(&ino) || self.alone.within(ino).next().is_some()
+    }
+
+    /// Whether it is kept back still.
+    pub fn is_unlanded(&self, ino: Ino) -> bool {
+        self.alone.kept.contains_key(&ino)
+    }
+
+    /// Which files are kept back in a directory, or removed there.
     pub fn unlanded_in(&self, directory: Ino) -> Vec<Ino> {
         self.alone.within(directory).collect()
     }
 
-    /// These are to land: the owner is told so.
+    /// The number of what was kept back last, of all that ever was.
+    pub fn last_kept(&self) -> u64 {
+        self.alone.last
+    }
+
+    /// Whether nothing is kept back any more that has that number or a lower one, in that
+    /// partition, or in any.
+    pub fn has_landed(&self, group: Option<GroupId>, number: u64) -> bool {
+        let such = |of: &KeptBack| group.is_none_or(|group| of.parent.partition == group);
+        !self.alone.kept.values().any(|of| of.number <= number && such(of))
+    }
+
+    /// These are to land, and if the order is kept all before them (K10): the owner is told so.
     pub fn call_to_land(&mut self, inodes: impl IntoIterator<Item = Ino>) {
-        for ino in inodes {
-            if let Some(newborn) = self.alone.newborns.get_mut(&ino)
-                && !std::mem::replace(&mut newborn.called, true)
+        let of = inodes.into_iter().filter_map(|ino| Some(self.alone.kept.get(&ino)?.ordered()));
+        let mut of: BTreeSet<_> = of.collect();
+        if self.alone.in_order() {
+            let lasts: BTreeMap<_, _> = of.iter().copied().collect();
+            let before = lasts.into_iter().flat_map(|last| {
+                let before = self.alone.order.range((last.0, 0)..last);
+                before.map(|(ordered, _)| *ordered)
+            });
+            of.extend(before.collect::<Vec<_>>());
+        }
+        for ordered in of {
+            let ino = self.alone.order.get(&ordered);
+            if let Some(kept) = ino.and_then(|ino| self.alone.kept.get_mut(ino))
+                && !std::mem::replace(&mut kept.called, true)
             {
-                self.alone.to_land.push(newborn.attributes.place);
+                self.alone.uncalled -= 1;
+                self.alone.to_land.push(kept.to_land());
             }
         }
+    }
+
+    /// All that is kept back is to land.
+    pub fn call_all_to_land(&mut self) {
+        let all: Vec<_> = self.alone.order.values().copied().collect();
+        self.call_to_land(all);
     }
 
     /// All that is kept back in that directory is to land.
@@ -260,50 +457,93 @@ impl Caps {
 
     /// The lease of a partition has run out: all that is kept back there is to land, if it can.
     pub(super) fn call_all_of(&mut self, group: GroupId) {
-        let all = self.alone.newborns.iter().filter(|(_, of)| of.parent.partition == group);
+        let all = self.alone.kept.iter().filter(|(_, of)| of.parent.partition == group);
         let all: Vec<_> = all.map(|(ino, _)| *ino).collect();
         self.call_to_land(all);
     }
 
+    /// Whether there is something that the owner is to be told to have land.
+    pub fn calls_to_land(&self) -> bool {
+        !self.alone.to_land.is_empty()
+    }
+
     /// What the owner is to be told to have land.
-    pub fn take_to_land(&mut self) -> Vec<Place> {
+    pub fn take_to_land(&mut self) -> Vec<ToLand> {
         std::mem::take(&mut self.alone.to_land)
     }
 
-    /// The update that lands a file was answered.
-    pub(super) fn landed(&mut self, landing: Landing, ts: Stamp, result: Result<(), FsError>) {
+    /// The update that lands these was answered; answers the directories in which a removal was
+    /// refused, of which nothing is to be kept.
+    pub(super) fn landed(
+        &mut self,
+        landings: &[Landing],
+        ts: Stamp,
+        result: &Result<Done, FsError>,
+    ) -> Vec<Ino> {
+        let mut ends = match result {
+            Ok(Done::Batch { done, refused }) => {
+                let done = done.iter().map(|_| Ok(())).chain(refused.map(Err));
+                done.collect()
+            }
+            Ok(_) => vec![Ok(()); landings.len()],
+            // As a whole: each may come alone.
+            Err(error) if landings.len() == 1 => vec![Err(*error)],
+            Err(_) => Vec::new(),
+        };
+        ends.truncate(landings.len());
+        let pairs = landings.iter().zip(ends);
+        pairs.filter_map(|(landing, end)| self.one_landed(*landing, ts, end)).collect()
+    }
+
+    fn one_landed(
+        &mut self,
+        landing: Landing,
+        ts: Stamp,
+        result: Result<(), FsError>,
+    ) -> Option<Ino> {
         // It is sent again, under another name.
         if let Err(FsError::InlineFull | FsError::Late { .. } | FsError::UnnamedQuota { .. }) =
             result
         {
-            return;
+            return None;
         }
-        let Some(newborn) = self.remove_newborn(landing.ino) else { return };
-        let (count, granted) = (self.count, newborn.granted);
-        let place = newborn.attributes.place;
-        let known = self.known.get_mut(&newborn.parent.ino);
-        let Some(known) = known.filter(|known| known.granted == granted) else { return };
+        let kept = self.remove_kept(landing)?;
+        let (count, granted, place, directory) =
+            (self.count, kept.granted, kept.place, kept.parent.ino);
+        if kept.made.is_none()
+            && let Some(child) = self.known.get_mut(&place.ino)
+        {
+            child.attributes.end(count, ts, None);
+        }
+        let known = self.known.get_mut(&directory).filter(|known| known.granted == granted)?;
+        let entry = kept.made.map(|made| Entry { place, kind: made.kind });
         let (adds, leads) = match result {
-            Ok(()) => (Entries::none(landing.time), Some(Some(Entry { place, kind: Kind::File }))),
-            Err(_) => (Entries::one(landing.time).undone(), None),
+            Ok(()) => (Entries::none(landing.time), Some(entry)),
+            Err(_) => (Entries::kept(kept.made.is_some(), landing.time).undone(), None),
         };
         known.attributes.amend(count, ts, |of, last| adds.add_to(of, last && result.is_ok()));
-        known.end_name(&newborn.name, count, ts, leads);
+        known.end_name(&kept.name, count, ts, leads);
+        (result.is_err() && kept.made.is_none()).then_some(directory)
     }
 
-    /// Nobody knows whether it has landed or will; answers its directory, of which nothing is to be
-    /// kept.
-    pub(super) fn lose_newborn(&mut self, landing: Landing) -> Option<Ino> {
-        self.remove_newborn(landing.ino).map(|of| of.parent.ino)
+    /// Nobody knows whether they have landed or will; answers their directories, of which nothing
+    /// is to be kept.
+    pub(super) fn lose_kept(&mut self, landings: &[Landing]) -> Vec<Ino> {
+        let lost = landings.iter().filter_map(|landing| self.remove_kept(*landing));
+        lost.map(|of| of.parent.ino).collect()
     }
 
-    fn remove_newborn(&mut self, ino: Ino) -> Option<Newborn> {
-        let newborn = self.alone.newborns.remove(&ino)?;
-        self.alone.names.remove(&(newborn.parent.ino, newborn.name.clone()));
-        if let Some(lease) = self.leases.get_mut(&newborn.parent.partition) {
-            super::flights::leave(&mut lease.unlanded, &newborn.parent.ino);
+    fn remove_kept(&mut self, landing: Landing) -> Option<KeptBack> {
+        let is_it = |of: &&KeptBack| of.number == landing.number;
+        self.alone.kept.get(&landing.ino).filter(is_it)?;
+        let kept = self.alone.kept.remove(&landing.ino)?;
+        self.alone.names.remove(&(kept.parent.ino, kept.name.clone()));
+        self.alone.order.remove(&kept.ordered());
+        self.alone.uncalled -= usize::from(!kept.called);
+        if let Some(lease) = self.leases.get_mut(&kept.parent.partition) {
+            super::flights::leave(&mut lease.unlanded, &kept.parent.ino);
         }
-        Some(newborn)
+        Some(kept)
     }
 
     /// Whether the client's lease has lasted from `since` until now, so that what it keeps back
@@ -318,10 +558,14 @@ impl Caps {
             return;
         }
         let named: BTreeSet<_> = self.alone.names.values().copied().collect();
-        let all: BTreeSet<_> = self.alone.newborns.keys().copied().collect();
+        let all: BTreeSet<_> = self.alone.kept.keys().copied().collect();
         assert_eq!(named, all, "K7: the names of what is kept back");
+        let ordered: BTreeSet<_> = self.alone.order.values().copied().collect();
+        assert_eq!(ordered, all, "K10: the order of what is kept back");
+        let uncalled = self.alone.kept.values().filter(|of| !of.called).count();
+        assert_eq!(uncalled, self.alone.uncalled, "those that the owner knows nothing of");
         let mut counts = BTreeMap::<Ino, u32>::new();
-        self.alone.newborns.values().for_each(|of| *counts.entry(of.parent.ino).or_default() += 1);
+        self.alone.kept.values().for_each(|of| *counts.entry(of.parent.ino).or_default() += 1);
         let counted = self.leases.values().flat_map(|lease| lease.unlanded.clone());
         assert_eq!(counts, counted.collect(), "K8: what is kept back in directories");
     }

@@ -45,7 +45,7 @@ fn node() -> NewNode {
 fn holding() -> Caps {
     let mut caps = Caps::new(ClientId(5));
     caps.turn_on();
-    caps.keep_back(true);
+    caps.keep_back(Keeping::Files);
     caps.extend(NOW, EU, NOW);
     caps.hold(NOW, DIRECTORY);
     let known = caps.known.get_mut(&DIRECTORY.ino).unwrap();
@@ -174,7 +174,7 @@ fn what_never_lands_is_not_there() {
 fn what_changes_the_same_in_another_way_comes_after_it() {
     let mut caps = holding_alone();
     let made = make(&mut caps, "new").unwrap();
-    let concerned = |update: &Update| !caps.unlanded_of_update(update).is_empty();
+    let concerned = |update: &Update| !caps.unlanded_before(update).is_empty();
     let child = made.place;
     let unlink = |text, child| {
         let keep_for = None;
@@ -195,7 +195,7 @@ fn a_directory_is_released_when_all_in_it_has_landed() {
     let mut caps = holding_alone();
     let made = make(&mut caps, "new").unwrap();
     let gone = caps.heard(NOW, EU, Stamp(3), &[DIRECTORY.ino]);
-    assert_eq!(caps.take_to_land(), [made.place]);
+    assert_eq!(caps.take_to_land(), [ToLand::File(made.place)]);
     assert_eq!(make(&mut caps, "later"), None, "it goes");
     caps.let_go(&gone);
     assert_eq!(errand(&mut caps), None, "K8");
@@ -245,4 +245,121 @@ fn a_landing_of_which_nothing_is_known_costs_the_directory() {
     assert_eq!(caps.lose_update(CallId(77)), [(EU, DIRECTORY.ino)]);
     caps.check_invariants();
     assert!(!caps.is_unlanded(made.place.ino));
+}
+
+/// As [`holding_alone`], by an owner that keeps the order.
+fn in_order() -> Caps {
+    let mut caps = holding_alone();
+    caps.keep_back(Keeping::InOrder);
+    caps
+}
+
+fn one() -> Place {
+    Place { ino: Ino(100), ..DIRECTORY }
+}
+
+fn remove(caps: &mut Caps, text: &'static str, child: Place) -> bool {
+    let begun =
+        caps.begin_removal(NOW, (DIRECTORY, &name(text)), (child, TIME), &Vector::default());
+    caps.check_invariants();
+    begun
+}
+
+fn unlink(text: &'static str, child: Place) -> Part {
+    Part { time: TIME, kept: Kept::Unlink { parent: DIRECTORY, name: name(text), child } }
+}
+
+fn send_batch(caps: &mut Caps, parts: Vec<Part>) {
+    let update = Update::Batch(parts);
+    assert!(caps.unlanded_before(&update).is_empty(), "nothing before it waits");
+    caps.begin_update(NOW, CallId(78), &Change::new(TIME, update));
+}
+
+fn end_batch(caps: &mut Caps, result: Result<Done, FsError>) -> Vec<(GroupId, Ino)> {
+    let gone = caps.end_update(NOW, CallId(78), Stamp(9), &mut result.clone());
+    caps.check_invariants();
+    gone
+}
+
+#[test]
+fn a_removal_is_kept_back_only_of_a_file_that_is_known() {
+    assert!(!remove(&mut holding_alone(), "one", one()), "the owner does not keep the order");
+    let mut caps = in_order();
+    assert!(!remove(&mut caps, "none", one()) && !remove(&mut caps, "two", one()));
+    assert!(remove(&mut caps, "one", one()));
+    assert!(!remove(&mut caps, "one", one()), "it is removed");
+    assert_eq!(size(&mut caps), Some(1));
+    assert_eq!(look(&mut caps, look_up("one")), Some(Err(FsError::NotFound)));
+    let child = Query::Attributes { inode: one() };
+    assert_eq!(caps.unlanded_of_query(&child), [one().ino].into(), "it may have another name");
+    assert_eq!(make(&mut caps, "one"), None, "its name is free once that has landed");
+    // A replica that does not know of it changes nothing of what is shown.
+    let entry = Entry { place: one(), kind: Kind::File };
+    let listed = Answer::Directory {
+        entries: vec![(name("one"), entry, None)],
+        end: true,
+        parent: DIRECTORY,
+        tops: Vec::new(),
+    };
+    let query = Query::Directory { inode: DIRECTORY, after: Name::new(), limit: 9 };
+    let begun = caps.begin_read();
+    caps.fill(NOW, &query, (begun, true), &Ok(listed));
+    let whole = Query::Attributes { inode: DIRECTORY };
+    caps.fill(NOW, &whole, (begun, true), &Ok(Answer::Attributes(directory(2))));
+    assert_eq!(look(&mut caps, look_up("one")), Some(Err(FsError::NotFound)));
+    assert_eq!(size(&mut caps), Some(1));
+    caps.call_all_to_land();
+    assert_eq!(caps.take_to_land(), [ToLand::Removal(unlink("one", one()))]);
+    send_batch(&mut caps, vec![unlink("one", one())]);
+    let done = Done::Batch { done: vec![Done::Nothing], refused: None };
+    assert!(end_batch(&mut caps, Ok(done)).is_empty());
+    assert_eq!((size(&mut caps), caps.is_unlanded(one().ino)), (Some(1), false));
+    assert!(make(&mut caps, "one").is_some());
+}
+
+#[test]
+fn a_batch_lands_up_to_what_is_refused() {
+    let mut caps = in_order();
+    let two = Place { ino: Ino(101), ..DIRECTORY };
+    assert!(remove(&mut caps, "one", one()) && remove(&mut caps, "two", two));
+    let new = make(&mut caps, "new").unwrap();
+    assert_eq!(size(&mut caps), Some(1));
+    send_batch(&mut caps, vec![unlink("one", one()), unlink("two", two)]);
+    let done = Done::Batch { done: vec![Done::Nothing], refused: Some(FsError::Stale) };
+    let gone = end_batch(&mut caps, Ok(done));
+    assert_eq!(gone, [(EU, DIRECTORY.ino)], "what is known of the directory is wrong");
+    assert_eq!(
+        [one().ino, two.ino, new.place.ino].map(|ino| caps.is_unlanded(ino)),
+        [false, false, true]
+    );
+    // As a whole it may be refused for any of its parts.
+    let mut caps = in_order();
+    assert!(remove(&mut caps, "one", one()) && remove(&mut caps, "two", two));
+    send_batch(&mut caps, vec![unlink("one", one()), unlink("two", two)]);
+    assert!(end_batch(&mut caps, Err(FsError::Denied)).is_empty());
+    assert!(caps.is_unlanded(one().ino) && caps.is_unlanded(two.ino));
+}
+
+#[test]
+fn what_is_done_later_comes_after_all_that_is_kept_back_in_order() {
+    let other = || Update::Create {
+        parent: Place { ino: Ino(8), ..DIRECTORY },
+        name: name("x"),
+        node: node(),
+    };
+    let mut caps = in_order();
+    let first = make(&mut caps, "first").unwrap();
+    assert!(remove(&mut caps, "one", one()));
+    let all = BTreeSet::from([first.place.ino, one().ino]);
+    assert_eq!(caps.unlanded_before(&other()), all, "K10");
+    let far = Update::Renew { client: ClientId(9), partition: GroupId(3) };
+    assert!(caps.unlanded_before(&far).is_empty(), "of another partition");
+    let alone = unlink("one", one()).kept.into_update();
+    assert_eq!(caps.unlanded_before(&alone), [first.place.ino].into(), "it lands the second");
+    caps.call_to_land([one().ino]);
+    let removal = ToLand::Removal(unlink("one", one()));
+    assert_eq!(caps.take_to_land(), [ToLand::File(first.place), removal], "K10");
+    assert!(!caps.has_landed(Some(EU), caps.last_kept()) && caps.has_landed(None, 0));
+    caps.mutation = Mutation::Overtakes;
+    assert!(caps.unlanded_before(&other()).is_empty());
 }

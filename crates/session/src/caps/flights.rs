@@ -20,8 +20,8 @@ pub(super) struct Flight {
     keeps: bool,
     /// Whether what it alters may have another directory above it after it.
     moves: bool,
-    /// It lands a file that was kept back: what it changes is shown already.
-    pub(super) lands: Option<Landing>,
+    /// It lands what was kept back: what it changes is shown already.
+    pub(super) lands: Vec<Landing>,
     pub(super) alters: Vec<(Ino, Option<Entries>)>,
     names: Vec<(Ino, Name, Then)>,
 }
@@ -53,8 +53,8 @@ impl Caps {
         }
         self.count += 1;
         let moves = matches!(update, Update::Rename { .. } | Update::PlaceDirectory { .. });
-        let lands = Landing::of(self, update, *time);
-        let alters = update.alters().into_iter().filter(|_| lands.is_none());
+        let lands = Landing::all_of(self, update, *time);
+        let alters = update.alters().into_iter().filter(|_| lands.is_empty());
         let alters: Vec<_> = alters.map(|place| (place.ino, added(update, place, *time))).collect();
         for (ino, _) in &alters {
             *self.busy.entry(*ino).or_default() += 1;
@@ -63,7 +63,7 @@ impl Caps {
                 known.attributes.mark(self.count);
             }
         }
-        let names = update.names().into_iter().filter(|_| lands.is_none()).enumerate();
+        let names = update.names().into_iter().filter(|_| lands.is_empty()).enumerate();
         let names: Vec<_> = names
             .map(|(side, (parent, name))| (parent.ino, name.clone(), then(update, side)))
             .collect();
@@ -82,17 +82,18 @@ impl Caps {
     }
 
     /// An update of the client was answered: what it has changed is known from that, or not any
-    /// more.
+    /// more. Answers what the owner is to drop.
     pub fn end_update(
         &mut self,
         now: Time,
         call: CallId,
         ts: Stamp,
         result: &mut Result<Done, FsError>,
-    ) {
-        let Some(flight) = self.land(call) else { return };
-        if let Some(landing) = flight.lands {
-            return self.landed(landing, ts, result.as_ref().map(drop).map_err(|error| *error));
+    ) -> Vec<(GroupId, Ino)> {
+        let Some(flight) = self.land(call) else { return Vec::new() };
+        if !flight.lands.is_empty() {
+            let odd = self.landed(&flight.lands, ts, result);
+            return self.held_among(odd);
         }
         if let Ok(Done::Held(made)) = *result {
             *result = Ok(Done::Attributes(made));
@@ -135,22 +136,47 @@ impl Caps {
             let value = shown.filter(|of| here(of) && alone && flight.begun >= known.granted);
             known.attributes.end(count, ts, value);
         }
-        for (parent, name, then) in flight.names {
-            let alone = !self.busy_names.contains_key(&(parent, name.clone()));
-            let Some(known) = self.known.get_mut(&parent) else { continue };
-            let value = match &then {
-                _ if result.is_err() => None,
+        self.end_names(now, &flight, ts, (shown, result.is_ok()));
+        Vec::new()
+    }
+
+    /// What the names lead to that an update was about, which has shown that of an inode.
+    fn end_names(
+        &mut self,
+        now: Time,
+        flight: &Flight,
+        ts: Stamp,
+        (shown, is_done): (Option<Attributes>, bool),
+    ) {
+        let count = self.count;
+        for (parent, name, then) in &flight.names {
+            let alone = !self.busy_names.contains_key(&(*parent, name.clone()));
+            let Some(known) = self.known.get_mut(parent) else { continue };
+            let value = match then {
+                _ if !is_done => None,
                 Then::Made => shown.map(|of| Some(Entry { place: of.place, kind: of.kind })),
                 Then::Linked(place) => shown.map(|of| Some(Entry { place: *place, kind: of.kind })),
                 Then::Nothing => Some(None),
                 Then::Unknown => None,
             };
             let value = value.filter(|_| alone && flight.begun >= known.granted);
-            let made = value.clone().flatten().filter(|_| matches!(then, Then::Made));
-            let directory = Place { ino: parent, partition: known.group };
-            known.end_name(&name, count, ts, value);
-            self.count_made(now, directory, made.is_some_and(|made| made.kind == Kind::File));
+            let directory = Place { ino: *parent, partition: known.group };
+            let changed = match (then, &value) {
+                (Then::Made, Some(Some(made))) => (made.kind == Kind::File).then_some(false),
+                (Then::Nothing, Some(None)) => Some(true),
+                _ => None,
+            };
+            known.end_name(name, count, ts, value);
+            if let Some(is_removed) = changed {
+                self.count_changed(now, directory, is_removed);
+            }
         }
+    }
+
+    /// Those that are held.
+    fn held_among(&self, inodes: impl IntoIterator<Item = Ino>) -> Vec<(GroupId, Ino)> {
+        let held = |ino: Ino| self.known.get(&ino).map(|known| (known.group, ino));
+        inodes.into_iter().filter_map(held).collect()
     }
 
     /// Whether the client wants to hold the directory that an update makes: while it has a lease.
@@ -190,10 +216,8 @@ impl Caps {
         for (ino, _) in &flight.alters {
             self.spoil(*ino);
         }
-        let directory = flight.lands.and_then(|landing| self.lose_newborn(landing));
-        let altered = flight.alters.iter().map(|(ino, _)| *ino).chain(directory);
-        let held = altered.filter_map(|ino| self.known.get(&ino).map(|known| (known.group, ino)));
-        held.collect()
+        let directories = self.lose_kept(&flight.lands);
+        self.held_among(flight.alters.iter().map(|(ino, _)| *ino).chain(directories))
     }
 
     fn land(&mut self, call: CallId) -> Option<Flight> {
@@ -212,14 +236,14 @@ impl Caps {
 }
 
 impl Entries {
-    /// One file that is made at that time.
-    pub fn one(time: Timestamp) -> Entries {
-        Entries { entries: 1, directories: 0, time }
+    /// One file that is made at that time, or removed.
+    pub fn kept(is_made: bool, time: Timestamp) -> Entries {
+        Entries { entries: if is_made { 1 } else { -1 }, directories: 0, time }
     }
 
     /// Nothing but the time.
     pub fn none(time: Timestamp) -> Entries {
-        Entries { entries: 0, ..Entries::one(time) }
+        Entries { entries: 0, directories: 0, time }
     }
 
     /// What takes it away.

@@ -48,6 +48,37 @@ impl Session {
         self.caps.begin_new(now, named, what, &self.vector)
     }
 
+    /// Whether the owner has it kept back that a name goes which leads to that file, and sends it
+    /// when it is told to. The owner must not have the file open.
+    pub fn begin_removal(
+        &mut self,
+        now: Time,
+        named: (Place, &Name),
+        what: (Place, Timestamp),
+    ) -> bool {
+        self.caps.begin_removal(now, named, what, &self.vector)
+    }
+
+    /// The number of what was kept back last.
+    pub fn last_kept(&self) -> u64 {
+        self.caps.last_kept()
+    }
+
+    /// Whether all has landed that was kept back up to that number, in that partition or in any.
+    pub fn has_landed(&self, group: Option<GroupId>, number: u64) -> bool {
+        self.caps.has_landed(group, number)
+    }
+
+    /// Whether the owner is to be told to have something land, in the next step.
+    pub fn calls_to_land(&self) -> bool {
+        self.caps.calls_to_land()
+    }
+
+    /// Whether that is kept back still.
+    pub fn is_unlanded(&self, ino: Ino) -> bool {
+        self.caps.is_unlanded(ino)
+    }
+
     /// What is kept back in a directory.
     pub fn unlanded_in(&self, directory: Ino) -> Vec<Ino> {
         self.caps.unlanded_in(directory)
@@ -59,7 +90,7 @@ impl Session {
         self.caps.has_kept(now, group, since)
     }
 
-    /// How many new files were kept back.
+    /// How many changes were kept back.
     pub fn kept_back(&self) -> u64 {
         self.caps.kept_back
     }
@@ -260,7 +291,8 @@ impl Caps {
 
     fn fill_name(&mut self, parent: Place, name: &Name, begun: u64, found: Option<Entry>) {
         let special = matches!(&name[..], b"." | b"..");
-        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
+        let named = (parent.ino, name.clone());
+        if special || self.busy_names.contains_key(&named) || self.keeps_name(&named) {
             return;
         }
         let count = self.count;
@@ -270,8 +302,9 @@ impl Caps {
     }
 
     fn fill_attributes(&mut self, begun: u64, attributes: &Attributes) {
-        if self.busy.contains_key(&attributes.place.ino) {
-            return;
+        let ino = attributes.place.ino;
+        if self.busy.contains_key(&ino) || self.keeps_some_of(ino) {
+            return; // A replica may not know of that yet.
         }
         if let Some(known) = self.fillable(attributes.place, begun) {
             known.attributes.fill(begun, *attributes);

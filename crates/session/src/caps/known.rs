@@ -182,11 +182,11 @@ impl Known {
         self.slot(name, count).end(count, ts, value);
     }
 
-    /// The client has made this and kept it back.
-    pub fn born(&mut self, name: &Name, count: u64, entry: Entry) {
+    /// The client has kept back that the name leads there, or nowhere.
+    pub fn keep_name(&mut self, name: &Name, count: u64, leads: Option<Entry>) {
         self.perhaps.insert(hash(name));
         let slot = self.slot(name, count);
-        (slot.touched, slot.value) = (count, Some(Some(entry)));
+        (slot.touched, slot.value) = (count, Some(leads));
     }
 
     /// A read that began at that count has shown it.

@@ -31,7 +31,7 @@ fn no_look_is_older_than_what_was_acknowledged() {
 
 /// The planted bugs that are about what clients keep back, or the others.
 fn planted(kept_back: bool) -> Vec<(String, Trial)> {
-    let is_one = |trial: &Trial| trial.level == Some(Level::EXCLUSIVE);
+    let is_one = |trial: &Trial| trial.level >= Some(Level::EXCLUSIVE);
     Trial::planted().into_iter().filter(|(_, trial)| is_one(trial) == kept_back).collect()
 }
 
@@ -49,6 +49,24 @@ fn each_rule_of_what_is_kept_back_that_is_dropped_is_noticed() {
 fn nothing_that_is_seen_contradicts_what_is_kept_back() {
     let all = ["kept", "kept back", "called to land", "landed", "updates", "recalled", "taken"];
     let trial = Trial { level: Some(Level::EXCLUSIVE), ..Trial::default() };
+    trials_show(0..40, &trial, (&all, 1));
+}
+
+/// What a client does in a partition lands in that order, whatever it keeps back.
+#[test]
+fn what_is_kept_back_in_order_lands_in_order() {
+    let all = [
+        "kept",
+        "kept back",
+        "removals kept back",
+        "called to land",
+        "batches",
+        "landed",
+        "updates",
+        "recalled",
+        "taken",
+    ];
+    let trial = Trial { level: Some(Level::BATCHES), ..Trial::default() };
     trials_show(0..40, &trial, (&all, 1));
 }
 

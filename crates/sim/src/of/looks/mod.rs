@@ -9,6 +9,7 @@
 //! for longer than its lease at times, or is gone for good. Nodes have all kinds of faults. An
 //! owner needs a while until it has dropped what is recalled, as a kernel does.
 
+mod batches;
 mod nests;
 mod pages;
 mod register;
@@ -18,12 +19,15 @@ use super::files::net::{Crowd, Habits, Net, Plan as Planned};
 use super::files::regions;
 use super::{Named, draw_all, names_of_planted};
 use crate::world::Stimulus;
+use batches::Batches;
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{Effect, Event, GroupId, Outbox, Process, Stamp, Time};
 use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Vector};
 use meridian_host::Node;
-use meridian_session::{CallId, Command as Ask, Due, Message, Mutation, Output as Told, Session};
+use meridian_session::{
+    CallId, Command as Ask, Due, Keeping, Message, Mutation, Output as Told, Session,
+};
 use nests::Nests;
 use pages::Kernel;
 use rand::RngExt;
@@ -71,6 +75,8 @@ pub enum Plan {
     Take(Vector, Handed),
     /// What it keeps back is to be sent.
     Land(Ino),
+    /// The same of what comes first, of who keeps the order.
+    Send,
 }
 
 /// What somebody has seen, and has handed over.
@@ -100,6 +106,7 @@ struct Client {
     hits: u64,
     kernel: Kernel,
     nests: Nests,
+    batches: Batches,
 }
 
 /// The clients, and what they were told.
@@ -113,6 +120,8 @@ pub struct LooksWorkload {
     hands: bool,
     /// Whether they keep new files back.
     keeps_back: bool,
+    /// Whether they keep removals back, too, and the order of all.
+    in_order: bool,
     now: Time,
 }
 
@@ -134,6 +143,7 @@ impl LooksWorkload {
             hits: 0,
             kernel: Kernel::default(),
             nests: Nests::default(),
+            batches: Batches::default(),
         };
         let top = |partition| Place { ino: Ino::top(partition), partition };
         LooksWorkload {
@@ -143,13 +153,15 @@ impl LooksWorkload {
             registers: Registers::default(),
             hands: false,
             keeps_back: false,
+            in_order: false,
             now: Time(0),
         }
     }
 
-    /// Clients keep new files back, in directories that they make for that.
-    pub fn keeps_back(&mut self, keeps: bool) {
-        self.keeps_back = keeps;
+    /// Clients keep changes back, in directories that they make for that.
+    pub fn keeps_back(&mut self, keeping: Keeping) {
+        self.keeps_back = keeping != Keeping::Nothing;
+        self.in_order = keeping == Keeping::InOrder;
     }
 
     /// Clients hand tokens to each other.
@@ -317,6 +329,10 @@ impl LooksWorkload {
         if !self.has_landed(at, call, nests::error_of(result)) {
             let (doing, change) = self.clients[at].doing.take().expect("it waits for it");
             assert_eq!(doing, call, "it does one thing at a time");
+            if self.in_order {
+                let groups: Vec<_> = change.update().partitions().into_iter().collect();
+                self.judge_order(at, call, &groups);
+            }
             change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
             if let (Ok(Done::Attributes(made)), Change::MakeDirectory(..)) = (result, &change)
                 && self.directories.len() < self.directories_max()
@@ -336,7 +352,9 @@ impl LooksWorkload {
             return self.net.violate(format!("token: {handed:?} is {result:?}"));
         };
         let kept = self.registers.keeper(&handed.thing).is_some();
-        if self.registers.is_lost(handed.value) || kept && !self.is_strict(&handed.thing) {
+        if self.registers.is_lost(&handed.thing, handed.value)
+            || kept && !self.is_strict(&handed.thing)
+        {
             return; // Its keeper was cut off for too long, or is gone.
         }
         if self.registers.is_older(&handed.thing, found, handed.value) {
@@ -398,7 +416,8 @@ impl Crowd for LooksWorkload {
     fn prepare(&mut self, at: usize) -> Vec<Stimulus<Node>> {
         let mut stimuli = self.step(at, Time(0), Event::Command(Ask::Keep));
         if self.keeps_back {
-            stimuli.extend(self.step(at, Time(0), Event::Command(Ask::KeepBack)));
+            let keeping = if self.in_order { Keeping::InOrder } else { Keeping::Files };
+            stimuli.extend(self.step(at, Time(0), Event::Command(Ask::KeepBack(keeping))));
         }
         stimuli
     }
@@ -412,8 +431,8 @@ impl Crowd for LooksWorkload {
     ) -> Option<Stimulus<Node>> {
         self.now = now;
         match told {
-            Told::Land { files } => {
-                return self.called_to_land(at, files, events);
+            Told::Land { all } => {
+                return self.called_to_land(at, all, events);
             }
             Told::Recalled { gone } => {
                 self.net.counts.add("recalled", gone.len() as u64);
@@ -444,11 +463,15 @@ impl Crowd for LooksWorkload {
                 events.push_back(Event::Command(Ask::Read { call, query, deadline }));
             }
             Told::Updated { call, ts, result, .. } => {
+                if let Some(next) = self.on_batch(at, call, (ts, &result)) {
+                    return Some(next);
+                }
                 self.on_updated(at, call, (ts, &result));
             }
             Told::GaveUp { call, failure } => {
                 self.net.counts.add("given up", 1);
-                if let Some(again) = self.land_again(at, call, now) {
+                let again = self.land_again(at, call, now);
+                if let Some(again) = again.or_else(|| self.batch_again(at, call, now)) {
                     events.push_back(Event::Command(again));
                     return None;
                 }
@@ -472,6 +495,10 @@ impl Crowd for LooksWorkload {
             Plan::Land(ino) => {
                 self.now = now;
                 self.land(at, ino).unwrap_or(Ask::LetGo(Vec::new()))
+            }
+            Plan::Send => {
+                self.now = now;
+                self.send_batch(at).unwrap_or(Ask::LetGo(Vec::new()))
             }
             Plan::Take(seen, handed) => {
                 let client = &mut self.clients[at];

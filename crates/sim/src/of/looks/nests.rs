@@ -6,18 +6,22 @@ use super::{LooksWorkload, PATIENCE, Plan};
 use crate::of::files::net::{Crowd, Plan as Planned};
 use crate::world::Stimulus;
 use bytes::Bytes;
-use meridian_core::{Event, Time};
+use meridian_core::{Event, GroupId, Time};
+use meridian_fs::batch::{Kept, Part};
 use meridian_fs::operation::{NewNode, WriteAt};
 use meridian_fs::settled::Made;
 use meridian_fs::{Done, FsError, Ino, Kind, Place, Timestamp, Update};
 use meridian_host::Node;
-use meridian_session::{CallId, Command as Ask, Session};
+use meridian_session::{CallId, Command as Ask, Session, ToLand};
 use rand::RngExt;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// The names that are used there, those among them that others look at first.
 const USED: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// So often a client uses such a directory before others hear of it.
+const USES_MAX: u32 = 40;
 
 /// A file lands within so many milliseconds if nobody asks for it.
 const LANDS_MS: u64 = 900;
@@ -30,14 +34,38 @@ pub(super) struct Nests {
     /// What it keeps back, and since when.
     newborns: BTreeMap<Ino, Newborn>,
     landings: BTreeMap<CallId, Ino>,
+    /// How often it has used the directory.
+    uses: u32,
 }
 
+/// Something that is kept back.
 #[derive(Clone, Debug)]
-struct Newborn {
+pub(super) struct Newborn {
     parent: Place,
     name: Bytes,
     node: NewNode,
     sent: bool,
+    /// The last call before it.
+    after: CallId,
+}
+
+impl Newborn {
+    /// The removal of a file.
+    pub fn removed(parent: Place, name: Bytes, after: CallId) -> Newborn {
+        Newborn { parent, name, node: NewNode::new(Kind::File, 0o755), sent: false, after }
+    }
+
+    fn made(self, ino: Ino) -> Made {
+        let Newborn { parent, name, node, .. } = self;
+        let time = Timestamp::default();
+        let (pieces, settings, at) = (Vec::new(), Vec::new(), WriteAt::End);
+        Made { parent, name, node, ino, made: time, at, pieces, written: time, settings }
+    }
+}
+
+/// The names that are used there.
+pub(super) fn names() -> impl IntoIterator<Item = Bytes> {
+    USED.iter().map(|name| Bytes::from_static(name.as_bytes()))
 }
 
 impl Nests {
@@ -54,6 +82,29 @@ impl Nests {
         (!std::mem::replace(known, true)).then_some(*nest)
     }
 
+    /// Something is kept back.
+    pub fn keep(&mut self, ino: Ino, newborn: Newborn) {
+        self.newborns.insert(ino, newborn);
+    }
+
+    /// It is not any more.
+    pub fn landed(&mut self, ino: Ino) {
+        self.newborns.remove(&ino).expect("it was kept back");
+    }
+
+    /// What makes that file.
+    pub fn part(&self, place: Place) -> Part {
+        let newborn = self.newborns.get(&place.ino).expect("it was kept back").clone();
+        let kept = Kept::Make(Box::new(newborn.made(place.ino)));
+        Part { time: Timestamp::default(), kept }
+    }
+
+    /// Something that was kept back in one of these partitions before that call.
+    pub fn kept_before(&self, call: CallId, groups: &[GroupId]) -> Option<&Bytes> {
+        let such = |of: &&Newborn| of.after < call && groups.contains(&of.parent.partition);
+        self.newborns.values().find(such).map(|of| &of.name)
+    }
+
     /// Whether nothing is kept back.
     pub fn is_done(&self) -> bool {
         self.newborns.is_empty()
@@ -67,7 +118,17 @@ impl LooksWorkload {
         if known && self.net.random.random_bool(0.3) {
             return Vec::new();
         }
-        let name = USED.iter().map(|name| Bytes::from_static(name.as_bytes()));
+        self.clients[at].nests.uses += 1;
+        if self.in_order && self.clients[at].nests.uses < USES_MAX {
+            if self.net.random.random_bool(0.1) {
+                return self.step(at, now, Event::Command(Ask::Land));
+            }
+            if self.net.random.random_bool(0.4) {
+                self.remove_from_nest(at, now, parent);
+                return Vec::new();
+            }
+        }
+        let name = names();
         let free = |name: &Bytes| self.registers.is_free(&Thing::Name(parent.ino, name.clone()));
         let Some(name) = name.into_iter().find(free) else {
             let nest = self.clients[at].nests.reveal();
@@ -81,12 +142,16 @@ impl LooksWorkload {
         if let Some(made) = made {
             self.net.counts.add("kept back", 1);
             let thing = Thing::Name(parent.ino, name.clone());
-            self.registers.keep(thing, Value::Leads(made.place), (at, now));
-            let newborn = Newborn { parent, name, node, sent: false };
+            let keeper = (at, now, parent.partition);
+            self.registers.keep(thing, Value::Leads(made.place), keeper);
+            let newborn = Newborn { node, ..Newborn::removed(parent, name, self.clients[at].last) };
             self.clients[at].nests.newborns.insert(made.place.ino, newborn);
             if self.net.random.random_bool(0.5) {
                 let nest = self.clients[at].nests.reveal();
                 self.directories.extend(nest);
+            }
+            if self.in_order {
+                return Vec::new();
             }
             let ms = self.net.random.random_range(1..LANDS_MS);
             let plan = Planned::Own(Plan::Land(made.place.ino));
@@ -110,9 +175,13 @@ impl LooksWorkload {
     pub(super) fn called_to_land(
         &mut self,
         at: usize,
-        mut files: Vec<Place>,
+        all: Vec<ToLand>,
         events: &mut VecDeque<Event<Session>>,
     ) -> Option<Stimulus<Node>> {
+        if self.in_order {
+            return Some(self.called_in_order(at, all));
+        }
+        let mut files: Vec<_> = all.into_iter().filter_map(file).collect();
         self.net.counts.add("called to land", files.len() as u64);
         let last = files.pop()?;
         for file in files {
@@ -130,17 +199,15 @@ impl LooksWorkload {
         if std::mem::replace(&mut newborn.sent, true) {
             return None;
         }
-        let Newborn { parent, name, node, .. } = newborn.clone();
+        let newborn = newborn.clone();
         client.last.0 += 1;
         let call = client.last;
         client.nests.landings.insert(call, ino);
-        let value = Value::Leads(Place { ino, ..parent });
-        self.registers.begin_landing((at, call), Thing::Name(parent.ino, name.clone()), value);
-        let time = Timestamp::default();
-        let (pieces, settings, at) = (Vec::new(), Vec::new(), WriteAt::End);
-        let made =
-            Made { parent, name, node, ino, made: time, at, pieces, written: time, settings };
-        let change = meridian_host::update::Change::new(time, Update::Make(Box::new(made)));
+        let value = Value::Leads(Place { ino, ..newborn.parent });
+        let thing = Thing::Name(newborn.parent.ino, newborn.name.clone());
+        self.registers.begin_landing((at, call), vec![(thing, value)]);
+        let made = Update::Make(Box::new(newborn.made(ino)));
+        let change = meridian_host::update::Change::new(Timestamp::default(), made);
         Some(Ask::Update { call, change, deadline: self.now + PATIENCE })
     }
 
@@ -176,6 +243,13 @@ impl LooksWorkload {
     pub(super) fn land_again(&mut self, at: usize, call: CallId, now: Time) -> Option<Ask> {
         let lands = self.clients[at].nests.landings.contains_key(&call);
         lands.then_some(Ask::Again { call, deadline: now + PATIENCE })
+    }
+}
+
+fn file(what: ToLand) -> Option<Place> {
+    match what {
+        ToLand::File(place) => Some(place),
+        ToLand::Removal(_) => None, // Kept back only by who keeps the order.
     }
 }
 

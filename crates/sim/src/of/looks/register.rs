@@ -70,7 +70,7 @@ pub(super) struct Registers {
     /// What is kept back, of what, and since when.
     kept: BTreeMap<Thing, Kept>,
     /// What was kept back and never landed.
-    lost: BTreeSet<Value>,
+    lost: BTreeSet<(Thing, Value)>,
     /// The changes that made a thing something, as far as that is known.
     made: BTreeMap<(Thing, Value), BTreeMap<Who, Made>>,
     /// Counts what begins and what ends.
@@ -83,6 +83,7 @@ struct Kept {
     value: Value,
     keeper: usize,
     since: Time,
+    group: GroupId,
 }
 
 /// A change under way: when it began, and what it makes of which things.
@@ -228,38 +229,67 @@ impl Registers {
         free && !self.kept.contains_key(thing)
     }
 
-    /// A client has made this, and keeps it back.
-    pub fn keep(&mut self, thing: Thing, value: Value, (keeper, since): (usize, Time)) {
+    /// Where a name leads, if that is known and nothing is being made of it.
+    pub fn leads(&self, thing: &Thing) -> Option<Place> {
+        let of = self.all.get(thing)?;
+        match of.acked.1[..] {
+            [Value::Leads(place)] if of.open.is_empty() && !self.kept.contains_key(thing) => {
+                Some(place)
+            }
+            _ => None,
+        }
+    }
+
+    /// A client has made this of it in that partition, and keeps it back.
+    pub fn keep(
+        &mut self,
+        thing: Thing,
+        value: Value,
+        (keeper, since, group): (usize, Time, GroupId),
+    ) {
         self.events += 1;
         let made = Made { begun: self.events, acked: Some(self.events) };
-        let who = (keeper, CallId(u64::MAX));
+        let who = (keeper, CallId(u64::MAX - self.events));
         self.made.entry((thing.clone(), value)).or_default().insert(who, made);
-        self.kept.insert(thing, Kept { value, keeper, since });
+        self.kept.insert(thing, Kept { value, keeper, since, group });
     }
 
     /// It sends that.
-    pub fn begin_landing(&mut self, who: Who, thing: Thing, value: Value) {
+    pub fn begin_landing(&mut self, who: Who, things: Vec<(Thing, Value)>) {
         self.events += 1;
-        self.of(&thing).open.insert(who, Some(value));
-        self.open.insert(who, Open { begun: self.events, things: vec![(thing, Some(value))] });
+        let things: Vec<_> =
+            things.into_iter().map(|(thing, value)| (thing, Some(value))).collect();
+        for (thing, value) in &things {
+            self.of(thing).open.insert(who, *value);
+        }
+        self.open.insert(who, Open { begun: self.events, things });
+    }
+
+    /// So many of those have landed at `ts`, and the others have not.
+    pub fn end_landing(&mut self, who: Who, ts: Stamp, count: usize) {
+        let Some(open) = self.open.get_mut(&who) else { return };
+        let left = open.things.split_off(count);
+        for (thing, _) in left {
+            self.of(&thing).open.remove(&who);
+        }
+        self.end(who, ts, &Ok(Done::Nothing));
     }
 
     /// It is kept back no more.
     pub fn let_land(&mut self, thing: &Thing, lost: bool) {
         let kept = self.kept.remove(thing).filter(|_| lost);
-        self.lost.extend(kept.map(|kept| kept.value));
+        self.lost.extend(kept.map(|kept| (thing.clone(), kept.value)));
     }
 
     /// Who keeps something back of it, since when, and in which partition.
     pub fn keeper(&self, thing: &Thing) -> Option<(usize, Time, GroupId)> {
-        let Kept { value, keeper, since } = *self.kept.get(thing)?;
-        let Value::Leads(place) = value else { return None };
-        Some((keeper, since, place.partition))
+        let Kept { keeper, since, group, .. } = *self.kept.get(thing)?;
+        Some((keeper, since, group))
     }
 
     /// Whether it was kept back and never landed.
-    pub fn is_lost(&self, value: Value) -> bool {
-        self.lost.contains(&value)
+    pub fn is_lost(&self, thing: &Thing, value: Value) -> bool {
+        self.lost.contains(&(thing.clone(), value))
     }
 
     /// A look shows that of a thing of which something is kept back by one whose lease has lasted.

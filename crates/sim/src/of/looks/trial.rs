@@ -11,7 +11,7 @@ use meridian_fs::Partition;
 use meridian_fs::mutation::Mutation as InTree;
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
-use meridian_session::Mutation;
+use meridian_session::{Keeping, Mutation};
 use rand::{RngExt, SeedableRng};
 use std::fmt;
 use std::time::Duration;
@@ -83,6 +83,7 @@ impl CrowdTrial for Trial {
         let drawn = match seed % 8 {
             1 | 5 => Level::REGIONS,
             3 => Level::EXCLUSIVE,
+            7 => Level::BATCHES,
             _ => Level::ALONG,
         };
         let level = self.level.unwrap_or(drawn);
@@ -99,7 +100,11 @@ impl CrowdTrial for Trial {
         let work = (CLIENTS, THINGS);
         let mut owner = LooksWorkload::new(seed, topology, work, self.in_session);
         owner.hands_tokens(drawn.tokens);
-        owner.keeps_back(drawn.level >= Level::EXCLUSIVE);
+        owner.keeps_back(match drawn.level {
+            Level::BATCHES => Keeping::InOrder,
+            Level::EXCLUSIVE => Keeping::Files,
+            _ => Keeping::Nothing,
+        });
         Made { setup, owner, operator: () }
     }
 
@@ -144,7 +149,10 @@ impl CrowdTrial for Trial {
         let unlanded = (format!("{in_session:?}"), unlanded);
         let in_tree = InTree::IgnoresExclusive;
         let in_tree = (format!("{in_tree:?}"), Trial { in_tree, level, ..Trial::default() });
-        let others = [holding, ignoring, unlanded, in_tree];
+        let (in_session, level) = (Mutation::Overtakes, Some(Level::BATCHES));
+        let overtaking =
+            (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
+        let others = [holding, ignoring, unlanded, overtaking, in_tree];
         sessions.into_iter().chain(others).chain(hosts).collect()
     }
 }

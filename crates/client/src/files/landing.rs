@@ -1,0 +1,418 @@
+//! What is kept back lands: new files and removals go to the nodes in the order in which they were
+//! kept back, many of one partition in one message (decision 104). Each partition has a task for
+//! that: one that is out of reach holds up no other.
+
+use crate::client::{Prepared, lock};
+use crate::error::ClientError;
+use crate::files::write::Answered;
+use crate::files::{Files, OpenInode};
+use meridian_core::level::Level;
+use meridian_core::{GroupId, Stamp};
+use meridian_fs::batch::{BATCH_MAX, Kept, Part};
+use meridian_fs::types::{Data, Place};
+use meridian_fs::{Done, FsError, Update};
+use meridian_host::api::Refusal;
+use meridian_session::writeback::flush::{Sent, Step};
+use meridian_session::{Command, Keeping, ToLand};
+use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// So many bytes go in one batch, and what its last part has.
+const BATCH_BYTES: usize = 512 << 10;
+/// How long to wait before what nobody has answered is sent again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often something has landed or failed to, and the last failure in each partition.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attempts {
+    count: u64,
+    failed: HashMap<GroupId, (u64, ClientError)>,
+}
+
+/// Something that waits to be sent.
+#[derive(Debug)]
+struct Waiting {
+    what: ToLand,
+    /// It was refused in a batch, or must come in a message of its own.
+    is_alone: bool,
+}
+
+/// A part of a batch.
+struct Loaded {
+    part: Part,
+    /// The file that is made, which nobody else flushes meanwhile.
+    file: Option<(Arc<OpenInode>, OwnedMutexGuard<()>)>,
+}
+
+/// What is to be done for something that waits.
+enum Load {
+    Part(Loaded),
+    /// Nothing: it has landed.
+    Nothing,
+    /// It comes in a message of its own.
+    Alone,
+    Failed(ClientError),
+}
+
+/// What became of a part.
+enum End {
+    Done(Done),
+    Refused(FsError),
+    /// It was not done, as one before it was refused.
+    Unsent,
+}
+
+impl Files {
+    /// All that is kept back lands, in that partition or everywhere.
+    ///
+    /// # Errors
+    /// Why something cannot be sent. It is sent again all the same.
+    pub(crate) async fn land_all(&self, group: Option<GroupId>) -> Result<(), ClientError> {
+        let driver = self.client.driver();
+        let last = driver.last_kept();
+        let mut attempts = self.attempts.subscribe();
+        let begun = attempts.borrow_and_update().count;
+        if driver.has_landed(group, last) {
+            return Ok(());
+        }
+        driver.command(Command::Land);
+        while !driver.has_landed(group, last) {
+            if attempts.changed().await.is_err() {
+                break; // The files are gone, and with them what was kept back.
+            }
+            let now = attempts.borrow_and_update();
+            let such = |of: &GroupId| group.is_none_or(|group| group == *of);
+            let failed = now.failed.iter().find(|(of, (count, _))| such(of) && *count > begun);
+            if let Some((_, (_, error))) = failed {
+                return Err(error.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody may wait for what has landed.
+    pub(crate) fn note_landed(&self) {
+        self.attempts.send_modify(|attempts| attempts.count += 1);
+    }
+
+    fn note_failed(&self, group: GroupId, error: &ClientError) {
+        self.client.warn(group, "what was kept back waits to be sent", error);
+        self.attempts.send_modify(|attempts| {
+            attempts.count += 1;
+            attempts.failed.insert(group, (attempts.count, error.clone()));
+        });
+    }
+
+    /// Sends what comes first, as much as goes in one message.
+    async fn land_some(self: &Arc<Self>, group: GroupId, waiting: &mut VecDeque<Waiting>) {
+        let batches = self.client.topology().levels.now >= Level::BATCHES;
+        let parts_max = if batches { BATCH_MAX } else { 1 };
+        let (mut loaded, mut bytes) = (Vec::new(), 0);
+        while loaded.len() < parts_max && bytes < BATCH_BYTES {
+            // What gives room back does not wait for what needs some.
+            let removes = |what: &ToLand| matches!(what, ToLand::Removal(_));
+            let first = loaded.first().map(|first: &Loaded| first.file.is_none());
+            let goes = |next: &mut Waiting| first.is_none_or(|first| first == removes(&next.what));
+            let Some(next) = waiting.pop_front_if(goes) else { break };
+            let load = match next.is_alone {
+                true => Load::Alone,
+                false => self.load(&next.what, loaded.is_empty()).await,
+            };
+            match load {
+                Load::Part(part) => {
+                    bytes += part.bytes();
+                    loaded.push(part);
+                }
+                Load::Nothing => {}
+                Load::Alone if loaded.is_empty() => {
+                    return self.land_alone(group, next, waiting).await;
+                }
+                Load::Alone => {
+                    waiting.push_front(next);
+                    break;
+                }
+                Load::Failed(error) => {
+                    waiting.push_front(next);
+                    if loaded.is_empty() {
+                        self.note_failed(group, &error);
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    break;
+                }
+            }
+        }
+        if !loaded.is_empty() {
+            self.send_loaded(group, loaded, waiting).await;
+        }
+    }
+
+    /// Makes a part of a batch of it. Only what comes first waits for others who flush it.
+    async fn load(&self, what: &ToLand, is_first: bool) -> Load {
+        let place = match what {
+            ToLand::File(place) => *place,
+            ToLand::Removal(part) => {
+                return match self.client.driver().is_unlanded(part.kept.child().ino) {
+                    true => Load::Part(Loaded { part: part.clone(), file: None }),
+                    false => Load::Nothing,
+                };
+            }
+        };
+        let Some(inode) = self.newborn(place).await else { return Load::Nothing };
+        let flushing = match inode.flushing.clone().try_lock_owned() {
+            Ok(guard) => guard,
+            Err(_) if is_first => inode.flushing.clone().lock_owned().await,
+            Err(_) => return Load::Alone,
+        };
+        if lock(&inode.buffer).writes.birth().is_none() {
+            return Load::Nothing;
+        }
+        lock(&inode.buffer).writes.begin_flush(None);
+        loop {
+            let step = lock(&inode.buffer).writes.next_step();
+            match step {
+                Step::Done => return Load::Nothing,
+                Step::Pack(packing) => self.pack(&inode, packing),
+                Step::Store(blocks) => {
+                    let stored = self.client.put_blocks(place.partition, blocks).await;
+                    let ended =
+                        self.change_buffer(&inode, |buffer| buffer.writes.on_stored(stored));
+                    if let Err(error) = ended {
+                        return Load::Failed(error);
+                    }
+                }
+                Step::Send { update: Update::Make(made), time } => {
+                    let part = Part { time, kept: Kept::Make(made) };
+                    return Load::Part(Loaded { part, file: Some((inode, flushing)) });
+                }
+                // It was sent in a message of its own, of which nobody knows what became.
+                Step::Send { .. } | Step::Again => return Load::Alone,
+            }
+        }
+    }
+
+    /// The new file, if it has not landed. It may be on its way into the table of files: whoever
+    /// has begun it is about to put it there.
+    async fn newborn(&self, place: Place) -> Option<Arc<OpenInode>> {
+        loop {
+            let mut born = pin!(self.born.notified());
+            born.as_mut().enable();
+            let inode = self.open_inode(place.ino);
+            let inode = inode.filter(|inode| lock(&inode.buffer).writes.birth().is_some());
+            if inode.is_some() || !self.client.driver().is_unlanded(place.ino) {
+                return inode;
+            }
+            born.await;
+        }
+    }
+
+    async fn send_loaded(
+        self: &Arc<Self>,
+        group: GroupId,
+        mut loaded: Vec<Loaded>,
+        waiting: &mut VecDeque<Waiting>,
+    ) {
+        let (update, time) = match &loaded[..] {
+            [only] => (only.part.kept.clone().into_update(), only.part.time),
+            all => {
+                let parts: Vec<_> = all.iter().map(|of| of.part.clone()).collect();
+                let time = parts.iter().map(|part| part.time).max().unwrap_or_default();
+                (Update::Batch(parts), time)
+            }
+        };
+        let count = loaded.len();
+        let prepared = self.client.prepare(&update, time);
+        let (ends, ts) = match self.send_to_the_end(group, &prepared, waiting).await {
+            Ok((Done::Batch { done, refused }, ts)) => {
+                let done = done.into_iter().map(End::Done);
+                (done.chain(refused.map(End::Refused)).collect(), ts)
+            }
+            Ok((done, ts)) => (vec![End::Done(done)], ts),
+            Err(error) if count == 1 => (vec![End::Refused(error)], Stamp(0)),
+            Err(error) => {
+                if let FsError::Late { horizon_ms } = error {
+                    self.client.block_refused(horizon_ms);
+                }
+                (Vec::new(), Stamp(0)) // As a whole: the first comes alone.
+            }
+        };
+        let none_was = ends.is_empty();
+        let ends = ends.into_iter().chain(std::iter::repeat_with(|| End::Unsent));
+        let mut again = Vec::new();
+        for ((nth, of), end) in loaded.drain(..).enumerate().zip(ends) {
+            let is_alone = matches!(end, End::Refused(_)) || (none_was && nth == 0);
+            again.extend(self.end(of, end, ts).map(|what| Waiting { what, is_alone }));
+        }
+        again.into_iter().rev().for_each(|waits| waiting.push_front(waits));
+        self.note_landed();
+    }
+
+    /// What became of a part; answers what is to be sent again.
+    fn end(self: &Arc<Self>, of: Loaded, end: End, ts: Stamp) -> Option<ToLand> {
+        let Loaded { part, file } = of;
+        let Some((inode, flushing)) = file else {
+            return match end {
+                End::Done(_) => None,
+                End::Unsent => Some(ToLand::Removal(part)),
+                End::Refused(error) => self.removal_refused(part, error),
+            };
+        };
+        let answered = match end {
+            End::Done(done) => Answered::of(Ok((done, ts))),
+            End::Refused(error) => Answered::of(Err(error.into())),
+            End::Unsent => Answered { sent: Sent::Anew, written: None },
+        };
+        // Whoever has it open is told of a failure at its next call.
+        let _ = self.take_answer(&inode, answered);
+        drop(flushing);
+        let is_left = lock(&inode.buffer).writes.birth().is_some();
+        self.forget_if_unused(&inode);
+        is_left.then_some(ToLand::File(inode.place))
+    }
+
+    fn removal_refused(&self, part: Part, error: FsError) -> Option<ToLand> {
+        let child = part.kept.child();
+        if let FsError::UnnamedQuota { quota } = error {
+            self.client.counts_against(child, quota);
+            return Some(ToLand::Removal(part));
+        }
+        tracing::warn!(
+            "a removal was refused, of '{}' in the directory with number {}: {error}",
+            part.kept.name().escape_ascii(),
+            part.kept.parent().ino.0
+        );
+        None
+    }
+
+    /// Sends something in a message of its own.
+    async fn land_alone(
+        self: &Arc<Self>,
+        group: GroupId,
+        waits: Waiting,
+        waiting: &mut VecDeque<Waiting>,
+    ) {
+        match &waits.what {
+            ToLand::File(place) => {
+                let Some(inode) = self.newborn(*place).await else { return };
+                let result = self.flush_inode(&inode, None).await;
+                let is_left = lock(&inode.buffer).writes.birth().is_some();
+                self.forget_if_unused(&inode);
+                if let Err(error) = result
+                    && is_left
+                {
+                    waiting.push_front(waits);
+                    self.note_failed(group, &error);
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            ToLand::Removal(part) => {
+                let Part { time, kept } = part.clone();
+                let prepared = self.client.prepare(&kept.into_update(), time);
+                if let Err(error) = self.send_to_the_end(group, &prepared, waiting).await {
+                    let again = self.removal_refused(part.clone(), error);
+                    waiting.extend(again.map(|what| Waiting { what, is_alone: true }));
+                }
+            }
+        }
+        self.note_landed();
+    }
+
+    /// Sends it until it is known what came of it. While a disk is full, what gives room back
+    /// overtakes what waits for room.
+    async fn send_to_the_end(
+        &self,
+        group: GroupId,
+        prepared: &Prepared,
+        waiting: &mut VecDeque<Waiting>,
+    ) -> Result<(Done, Stamp), FsError> {
+        let keep = |keeping| self.client.driver().command(Command::KeepBack(keeping));
+        let mut is_full = false;
+        loop {
+            let error = match self.client.send(prepared).await {
+                Err(ClientError::Fs(error)) => Err(error),
+                Ok(done) => Ok(done),
+                Err(error) => {
+                    if matches!(error, ClientError::Refused(Refusal::Full)) {
+                        keep(Keeping::Files);
+                        is_full = true;
+                        self.send_removals(waiting).await;
+                    }
+                    self.note_failed(group, &error);
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            if is_full {
+                keep(self.client.durability().keeping());
+            }
+            return error;
+        }
+    }
+
+    /// Sends all removals that wait, each in a message of its own.
+    async fn send_removals(&self, waiting: &mut VecDeque<Waiting>) {
+        for waits in std::mem::take(waiting) {
+            let ToLand::Removal(part) = &waits.what else {
+                waiting.push_back(waits);
+                continue;
+            };
+            let Part { time, kept } = part.clone();
+            match self.client.send(&self.client.prepare(&kept.into_update(), time)).await {
+                Ok(_) => {}
+                Err(ClientError::Fs(error)) => _ = self.removal_refused(part.clone(), error),
+                Err(error) => tracing::debug!("a removal on a full disk: {error}"),
+            }
+        }
+        self.note_landed();
+    }
+}
+
+impl Loaded {
+    /// How many bytes it has in the message.
+    fn bytes(&self) -> usize {
+        let Kept::Make(made) = &self.part.kept else { return 0 };
+        let inline = |data: &Data| match data {
+            Data::Inline(bytes) => bytes.len(),
+            Data::Block { .. } => 0,
+        };
+        made.pieces.iter().map(|piece| inline(&piece.extent.data)).sum()
+    }
+}
+
+/// Sends what is called for, of each partition in a task of its own.
+pub(crate) async fn land_called(files: Weak<Files>, mut called: UnboundedReceiver<Vec<ToLand>>) {
+    let mut tasks = HashMap::<GroupId, UnboundedSender<ToLand>>::new();
+    while let Some(all) = called.recv().await {
+        for what in all {
+            let group = match &what {
+                ToLand::File(place) => place.partition,
+                ToLand::Removal(part) => part.kept.parent().partition,
+            };
+            let task = tasks.entry(group).or_insert_with(|| {
+                let (sender, called) = unbounded_channel();
+                tokio::spawn(land_in(group, files.clone(), called));
+                sender
+            });
+            let _ = task.send(what); // Who is gone has nothing to send.
+        }
+    }
+}
+
+async fn land_in(group: GroupId, files: Weak<Files>, mut called: UnboundedReceiver<ToLand>) {
+    let mut waiting = VecDeque::new();
+    let called_for = |what| Waiting { what, is_alone: false };
+    loop {
+        if waiting.is_empty() {
+            let Some(what) = called.recv().await else { return };
+            waiting.push_back(called_for(what));
+        }
+        while let Ok(what) = called.try_recv() {
+            waiting.push_back(called_for(what));
+        }
+        let Some(files) = files.upgrade() else { return };
+        files.land_some(group, &mut waiting).await;
+    }
+}
