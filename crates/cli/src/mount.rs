@@ -11,7 +11,7 @@ use crate::signals::Signals;
 use crate::{cluster, configuration, last, output};
 use anyhow::{Context, bail};
 use clap::Args;
-use meridian_client::{Client, ClientOptions};
+use meridian_client::{Client, ClientOptions, Durability};
 use meridian_cluster::Topology;
 use meridian_core::GroupId;
 use meridian_core::principal::{Role, Speaker};
@@ -78,8 +78,8 @@ pub struct MountArgs {
 /// Who may do what through a mount.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct HowToMount {
-    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime; and on_cut=
-    /// and ask_always
+    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime; and on_cut=,
+    /// durability= and ask_always
     #[arg(short = 'o', long = "options", value_name = "WORDS", default_value = "")]
     #[arg(hide_default_value = true)]
     access: Words,
@@ -87,6 +87,11 @@ pub struct HowToMount {
     /// them: much slower. But a mount that keeps them delays others by 6 seconds when it is killed
     #[arg(long)]
     ask_always: bool,
+    /// When what programs do is durable: sync, when each call returns; close, when a file is closed
+    /// or synced, and names at once; fsync, as on a local disk, when it is synced, somebody else
+    /// looks, or a second or two have passed, in the order in which it was done
+    #[arg(long, value_name = "WHEN", default_value = "close")]
+    durability: When,
     /// What becomes of calls that need a region which is cut off: wait:DURATION, they wait until
     /// that has lasted so long (later ones fail at once); or fail, they fail as soon as it is known
     #[arg(long, value_name = "WHAT", default_value = "wait:30s")]
@@ -115,6 +120,33 @@ impl FromStr for OnCut {
     }
 }
 
+/// When what programs do is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct When(pub Durability);
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<When, String> {
+        Ok(When(match text {
+            "sync" => Durability::Sync,
+            "close" => Durability::Close,
+            "fsync" => Durability::Fsync,
+            _ => return Err(format!("{text} is neither sync nor close nor fsync")),
+        }))
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Durability::Sync => "sync",
+            Durability::Close => "close",
+            Durability::Fsync => "fsync",
+        })
+    }
+}
+
 /// A number with a unit, or of seconds.
 pub fn duration_of(text: &str) -> Option<Duration> {
     let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
@@ -136,9 +168,10 @@ impl HowToMount {
         self.ask_always || self.access.ask_always
     }
 
-    /// The words of `-o`, of which that about cuts is no word of the kernel.
-    fn words(self) -> (Access, OnCut) {
-        (self.access.access, self.access.on_cut.unwrap_or(self.on_cut))
+    /// The words of `-o`, of which those about cuts and durability are no words of the kernel.
+    fn words(self) -> (Access, OnCut, When) {
+        let Words { access, on_cut, durability, .. } = self.access;
+        (access, on_cut.unwrap_or(self.on_cut), durability.unwrap_or(self.durability))
     }
 }
 
@@ -147,6 +180,7 @@ impl HowToMount {
 struct Words {
     access: Access,
     on_cut: Option<OnCut>,
+    durability: Option<When>,
     ask_always: bool,
 }
 
@@ -154,14 +188,16 @@ impl FromStr for Words {
     type Err = String;
 
     fn from_str(words: &str) -> Result<Words, String> {
-        let is_cut = |word: &&str| word.starts_with("on_cut=");
-        let (cut, rest): (Vec<_>, Vec<_>) = words.split(',').partition(is_cut);
-        let (asks, rest): (Vec<_>, Vec<_>) =
-            rest.into_iter().partition(|word| *word == "ask_always");
-        let ask_always = !asks.is_empty();
-        let on_cut = cut.last().and_then(|word| word.strip_prefix("on_cut="));
-        let on_cut = on_cut.map(str::parse).transpose()?;
-        Ok(Words { access: rest.join(",").parse()?, on_cut, ask_always })
+        let (mut all, mut rest) = (Words::default(), Vec::new());
+        for word in words.split(',') {
+            match word.split_once('=') {
+                Some(("on_cut", what)) => all.on_cut = Some(what.parse()?),
+                Some(("durability", when)) => all.durability = Some(when.parse()?),
+                None if word == "ask_always" => all.ask_always = true,
+                _ => rest.push(word),
+            }
+        }
+        Ok(Words { access: rest.join(",").parse()?, ..all })
     }
 }
 
@@ -235,6 +271,7 @@ pub struct MountPoint {
     access: Access,
     keep_looks: bool,
     on_cut: OnCut,
+    durability: When,
     source: OsString,
     cluster: Option<PathBuf>,
 }
@@ -267,12 +304,13 @@ impl MountPoint {
         }
         let (access, source) = (Access::default(), "meridian".into());
         let (keep_looks, on_cut, cluster) = (true, OnCut::default(), None);
-        Ok(MountPoint { path, made, access, keep_looks, on_cut, source, cluster })
+        let durability = When::default();
+        Ok(MountPoint { path, made, access, keep_looks, on_cut, durability, source, cluster })
     }
 
     /// It is mounted in this way.
     pub fn with(mut self, how: HowToMount) -> MountPoint {
-        (self.access, self.on_cut) = how.words();
+        (self.access, self.on_cut, self.durability) = how.words();
         self.keep_looks = !how.asks_always();
         self
     }
@@ -354,13 +392,15 @@ impl Mount {
         region: &str,
         point: MountPoint,
     ) -> anyhow::Result<Mount> {
-        let MountPoint { path, access, keep_looks, on_cut, source, cluster, .. } = &point;
+        let MountPoint { path, access, keep_looks, on_cut, durability, source, cluster, .. } =
+            &point;
         let options = ClientOptions::new(region);
         let root = root_of(&topology, &security);
         let options = ClientOptions {
             security,
             root,
             keep_looks: *keep_looks,
+            durability: durability.0,
             cluster_file: cluster.clone(),
             on_cut: on_cut.0,
             timeout: options.timeout.max(on_cut.0),

@@ -26,8 +26,9 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     let watched = args.metrics_address.iter().flat_map(|at| ["--metrics-address", at]);
     command.args(watched);
     command.args(args.how.asks_always().then_some("--ask-always"));
-    let (access, on_cut) = args.how.words();
+    let (access, on_cut, durability) = args.how.words();
     command.arg("--on-cut").arg(on_cut.to_string());
+    command.arg("--durability").arg(durability.to_string());
     command.arg("-o").arg(access.to_string()).arg("--source").arg(&args.source);
     command.arg("--").arg(&dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
     // Ctrl-C is for who waits, and a shell that ends takes only its own group along.

@@ -1,6 +1,6 @@
 //! `mount.meridian`, which `mount -t meridian` and `fstab` call: the same program under that name.
 
-use super::{HowToMount, MountArgs, OnCut, background};
+use super::{HowToMount, MountArgs, OnCut, When, background};
 use crate::certificates::TlsArgs;
 use crate::log_options::LogOptions;
 use anyhow::{Context, bail};
@@ -23,14 +23,14 @@ A line of /etc/fstab, in a machine of region eu:
   /etc/meridian/cluster.json /srv meridian region=eu,allow_other,_netdev 0 0
 
 `mount -o remount,ro /srv` changes what may be done there, and noatime or relatime whether times of
-reading are noted; region=, on_cut= and ask_always stay as they were. `umount /srv` ends it.")]
+reading are noted; region=, on_cut=, durability= and ask_always stay as they were. `umount /srv` ends it.")]
 pub struct Helper {
     /// The cluster: its cluster.json
     cluster: PathBuf,
     /// An empty or new directory
     dir: PathBuf,
-    /// Words of mount, region=REGION (nodes of that region are asked first), on_cut= and
-    /// ask_always
+    /// Words of mount, region=REGION (nodes of that region are asked first), on_cut=, durability=
+    /// and ask_always
     #[arg(short, value_name = "WORDS", value_delimiter = ',')]
     options: Vec<String>,
     /// Pass over words that are not known
@@ -56,6 +56,7 @@ struct Words {
     region: Option<String>,
     remount: bool,
     on_cut: OnCut,
+    durability: When,
     ask_always: bool,
     access: Access,
 }
@@ -68,6 +69,7 @@ impl Words {
             match word.split_once('=') {
                 Some(("region", region)) => read.region = Some(region.to_string()),
                 Some(("on_cut", on_cut)) => read.on_cut = on_cut.parse()?,
+                Some(("durability", when)) => read.durability = when.parse()?,
                 // The kernel's own, as its table has them when something is mounted again.
                 Some(("user_id" | "group_id" | "max_read", _)) => {}
                 _ if word == "remount" => read.remount = true,
@@ -95,7 +97,7 @@ pub fn called() -> Option<ExitCode> {
 }
 
 fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
-    let Words { region, remount, on_cut, ask_always, access } =
+    let Words { region, remount, on_cut, durability, ask_always, access } =
         Words::read(&helper.options, helper.sloppy).map_err(anyhow::Error::msg)?;
     if remount {
         return change(&helper.dir, access, helper.fake);
@@ -122,6 +124,7 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
             access: super::Words { access, ..super::Words::default() },
             ask_always,
             on_cut,
+            durability,
         },
         background: true,
         foreground: false,

@@ -1,0 +1,204 @@
+//! When what programs do is durable, over real mounts that are killed: decision 104.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+
+use harness::{Room, Running};
+use meridian_client::{Client, ClientOptions, Durability};
+use meridian_mount::{Access, Mount};
+use rustix::mount::{UnmountFlags, unmount};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use tokio::runtime::Runtime;
+
+/// So much a program does before its mount is killed.
+const DEEDS: usize = 900;
+/// In so many directories one mount changes names and the other looks.
+const ROUNDS: usize = 10;
+/// In one of so many files at least something is kept back.
+const FILES_MAX: usize = 500;
+
+fn other_mount(room: &Room, name: &str, durability: &str) -> Running {
+    let cluster = room.path("data/cluster.json");
+    let cluster = cluster.to_str().unwrap();
+    let args = ["mount", "--cluster", cluster, "--region", "us", "--durability", durability, name];
+    Running::start(room.meridian(&args), room.path(name))
+}
+
+fn kill(room: &Room, other: Running, name: &str) {
+    other.kill();
+    unmount(room.path(name), UnmountFlags::DETACH).unwrap();
+}
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    let name = |of: std::io::Result<fs::DirEntry>| of.unwrap().file_name().into_string().unwrap();
+    fs::read_dir(dir).unwrap().map(name).collect()
+}
+
+/// Something that a program does in a directory.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Make(usize),
+    Remove(usize),
+    MakeDirectory(usize),
+}
+
+/// Files are made, removed a little later but for some, and now and then a directory is made.
+fn deeds() -> Vec<Deed> {
+    let of = |number: usize| {
+        let removed = number.checked_sub(40).filter(|number| !number.is_multiple_of(3));
+        let directory = number.is_multiple_of(100).then_some(Deed::MakeDirectory(number));
+        [Some(Deed::Make(number)), removed.map(Deed::Remove), directory].into_iter().flatten()
+    };
+    (0..).flat_map(of).take(DEEDS).collect()
+}
+
+impl Deed {
+    fn name(self) -> String {
+        match self {
+            Deed::Make(number) | Deed::Remove(number) => format!("f{number}"),
+            Deed::MakeDirectory(number) => format!("d{number}"),
+        }
+    }
+
+    fn is_done_in(self, dir: &Path) {
+        let path = dir.join(self.name());
+        match self {
+            Deed::Make(number) => fs::write(path, number.to_string()).unwrap(),
+            Deed::Remove(_) => fs::remove_file(path).unwrap(),
+            Deed::MakeDirectory(_) => fs::create_dir(path).unwrap(),
+        }
+    }
+
+    fn is_shown_in(self, names: &mut BTreeSet<String>) {
+        match self {
+            Deed::Remove(_) => assert!(names.remove(&self.name())),
+            _ => assert!(names.insert(self.name())),
+        }
+    }
+}
+
+/// What is left of a mount that is killed is what its programs did first, at least up to what was
+/// promised: here when the directory was synced, or a directory was made there.
+#[test]
+fn of_what_a_killed_mount_did_in_order_the_first_part_is_left() {
+    let room = Room::new();
+    let demo = room.demo();
+    for (round, syncs) in [true, false].into_iter().enumerate() {
+        let name = format!("gone{round}");
+        let other = other_mount(&room, &name, "fsync");
+        let dir = other.mount().join(format!("us/{name}"));
+        fs::create_dir(&dir).unwrap();
+        let (all, mut promised) = (deeds(), 0);
+        for (number, deed) in all.iter().enumerate() {
+            deed.is_done_in(&dir);
+            if matches!(deed, Deed::MakeDirectory(_)) {
+                promised = number + 1;
+            }
+        }
+        if syncs {
+            File::open(&dir).unwrap().sync_all().unwrap();
+            promised = all.len();
+        }
+        kill(&room, other, &name);
+        let here = demo.mount().join(format!("us/{name}"));
+        let found = names(&here);
+        let (mut shown, mut left) = (BTreeSet::new(), None);
+        for (number, deed) in all.iter().enumerate() {
+            deed.is_shown_in(&mut shown);
+            left = left.or((number + 1 >= promised && shown == found).then_some(number + 1));
+        }
+        let left = left.unwrap_or_else(|| panic!("no first part, {promised} or more: {found:?}"));
+        for name in found.iter().filter(|name| name.starts_with('f')) {
+            let text = fs::read_to_string(here.join(name)).unwrap();
+            assert_eq!(text, name[1..], "of {left}");
+        }
+    }
+    demo.stop();
+    room.assert_clean();
+}
+
+#[test]
+fn what_is_written_synchronously_outlives_its_mount() {
+    let room = Room::new();
+    let demo = room.demo();
+    let other = other_mount(&room, "gone", "sync");
+    let dir = other.mount().join("us/dir");
+    fs::create_dir(&dir).unwrap();
+    let files = (0..20).map(|number| {
+        let mut file = File::create_new(dir.join(number.to_string())).unwrap();
+        file.write_all(b"whole").unwrap();
+        file
+    });
+    let files: Vec<_> = files.collect();
+    kill(&room, other, "gone");
+    drop(files);
+    for number in 0..20 {
+        let path = demo.mount().join(format!("us/dir/{number}"));
+        assert_eq!(fs::read(path).unwrap(), b"whole");
+    }
+    let unknown = room.meridian(&["mount", "--region", "us", "--durability", "never", "x"]);
+    let output = { unknown }.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("never is neither sync nor close nor fsync"), "{said}");
+    demo.stop();
+    room.assert_clean();
+}
+
+fn mount_here(room: &Room, runtime: &Runtime, (name, durability): (&str, Durability)) -> Mount {
+    let _entered = runtime.enter();
+    let at = room.path(name);
+    fs::create_dir(&at).unwrap();
+    let options = ClientOptions { keep_looks: true, durability, ..ClientOptions::new("us") };
+    let client = Client::open(&room.path("data/cluster.json"), &options).unwrap();
+    meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap()
+}
+
+/// Makes files in a directory until one is kept back, then removes some until a removal is, too.
+fn keep_back(mount: &Mount, dir: &Path, round: usize) {
+    let kept = |deed: &dyn Fn(usize)| {
+        (0..FILES_MAX).any(|number| {
+            let before = mount.files().kept_back();
+            deed(number);
+            mount.files().kept_back() > before
+        })
+    };
+    let made = kept(&|number| fs::write(dir.join(number.to_string()), "x").unwrap());
+    assert!(made, "round {round}: none of {FILES_MAX} files was kept back");
+    if round % 2 == 0 {
+        // What was made lands before it is removed.
+        File::open(dir).unwrap().sync_all().unwrap();
+        fs::remove_file(dir.join("0")).unwrap();
+        for number in 0..FILES_MAX {
+            fs::write(dir.join(format!("other {number}")), "x").unwrap();
+        }
+        File::open(dir).unwrap().sync_all().unwrap();
+        let removed = kept(&|number| fs::remove_file(dir.join(format!("other {number}"))).unwrap());
+        assert!(removed, "round {round}: none of {FILES_MAX} removals was kept back");
+    }
+}
+
+#[test]
+fn what_is_kept_back_in_order_is_seen_by_others() {
+    let room = Room::new();
+    let demo = room.demo();
+    let runtime = Runtime::new().unwrap();
+    let mounts = [("one", Durability::Fsync), ("two", Durability::Close)];
+    let mounts = mounts.map(|of| mount_here(&room, &runtime, of));
+    for round in 0..ROUNDS {
+        let dirs = mounts.each_ref().map(|mount| mount.path().join(format!("us/{round}")));
+        fs::create_dir(&dirs[0]).unwrap();
+        keep_back(&mounts[0], &dirs[0], round);
+        assert_eq!(names(&dirs[1]), names(&dirs[0]), "round {round}");
+        fs::write(dirs[1].join("theirs"), "x").unwrap();
+        assert_eq!(fs::read(dirs[0].join("theirs")).unwrap(), b"x", "round {round}");
+    }
+    for mount in mounts {
+        runtime.block_on(mount.unmount()).unwrap();
+    }
+    demo.stop();
+    room.assert_clean();
+}
