@@ -8,6 +8,7 @@ use harness::{Room, Running};
 use meridian_client::{Client, ClientOptions, Durability};
 use meridian_mount::{Access, Mount};
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
@@ -199,6 +200,44 @@ fn what_is_kept_back_in_order_is_seen_by_others() {
     for mount in mounts {
         runtime.block_on(mount.unmount()).unwrap();
     }
+    demo.stop();
+    room.assert_clean();
+}
+
+/// One mount removes a file and stands still until its lease has run out; another writes to the
+/// file, which it finds there, or makes it anew. Whether the file was there still.
+fn writes_to_what_was_removed(demo: &Running, other: &Running, round: usize) -> bool {
+    let dirs = [demo, other].map(|mount| mount.mount().join(format!("us/{round}")));
+    fs::create_dir(&dirs[1]).unwrap();
+    for number in 0..30 {
+        fs::write(dirs[1].join(number.to_string()), "old").unwrap();
+    }
+    File::open(&dirs[1]).unwrap().sync_all().unwrap();
+    for number in 0..20 {
+        fs::remove_file(dirs[1].join(number.to_string())).unwrap();
+    }
+    let pid = Pid::from_raw(other.pid()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let path = dirs[0].join("19");
+    let was_there = fs::exists(&path).unwrap();
+    fs::write(&path, "theirs").unwrap();
+    kill_process(pid, Signal::CONT).unwrap();
+    // Nothing is kept back any more when that returns, whatever has become of it.
+    File::open(&dirs[1]).unwrap().sync_all().unwrap();
+    for dir in dirs {
+        assert_eq!(fs::read(dir.join("19")).unwrap(), b"theirs", "round {round}");
+    }
+    was_there
+}
+
+#[test]
+fn a_removal_that_comes_too_late_takes_nothing_of_others() {
+    let room = Room::new();
+    let demo = room.demo();
+    let other = other_mount(&room, "still", "fsync");
+    let late = (0..6).any(|round| writes_to_what_was_removed(&demo, &other, round));
+    assert!(late, "no removal was kept back in any round");
+    other.stop();
     demo.stop();
     room.assert_clean();
 }

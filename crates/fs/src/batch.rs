@@ -1,8 +1,11 @@
 //! What a client kept back and sends together, in the order in which its programs did it
 //! (decision 104).
 //!
-//! Invariant B1: of a batch those parts are done that come before the first that is refused, each
-//! as if it came alone, and nothing of the others.
+//! Invariants:
+//! - B1: of a batch those parts are done that come before the first that is refused, each as if it
+//!   came alone, and nothing of the others.
+//! - B2: a name goes only from a directory that the client holds exclusively still: else another
+//!   may have written to what it leads to.
 
 use crate::FsError;
 use crate::apply::{Moment, apply};
@@ -13,7 +16,7 @@ use crate::settled::Made;
 use crate::tree::Tree;
 use crate::types::{Name, Place, Rank, Timestamp};
 use crate::vote::{conclude, prepare};
-use meridian_core::GroupId;
+use meridian_core::{ClientId, GroupId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -34,7 +37,8 @@ pub struct Part {
 pub enum Kept {
     /// As [`Update::Make`].
     Make(Box<Made>),
-    /// As [`Update::Unlink`] of a file that its client has not open, in the directory's partition.
+    /// As [`Update::Unlink`] of a file that its client has not open, in the directory's partition;
+    /// [`FsError::Stale`] if the client does not hold the directory exclusively.
     Unlink {
         /// The directory.
         parent: Place,
@@ -86,15 +90,20 @@ pub(crate) fn partition_of(parts: &[Part]) -> Option<GroupId> {
     parts.first().map(|part| part.kept.parent().partition)
 }
 
-/// B1.
-pub(crate) fn run(tree: &mut Tree, parts: Vec<Part>, rank: Rank) -> Result<Done, FsError> {
+/// B1. The client holds capabilities under the name `by`, and has named these quotas.
+pub(crate) fn run(
+    tree: &mut Tree,
+    parts: Vec<Part>,
+    (by, quotas): (ClientId, &[Place]),
+    rank: Rank,
+) -> Result<Done, FsError> {
     if parts.len() > BATCH_MAX {
         return Err(FsError::Invalid);
     }
     let mut done = Vec::with_capacity(parts.len());
     let mut refused = None;
     for part in parts {
-        match one(tree, part, rank) {
+        match one(tree, part, (by, quotas), rank) {
             Ok(end) => done.push(end),
             Err(error) => {
                 refused = refused.or(Some(error));
@@ -107,17 +116,28 @@ pub(crate) fn run(tree: &mut Tree, parts: Vec<Part>, rank: Rank) -> Result<Done,
     Ok(Done::Batch { done, refused })
 }
 
-fn one(tree: &mut Tree, Part { time, kept }: Part, rank: Rank) -> Result<Done, FsError> {
-    if [kept.parent(), kept.child()].iter().any(|place| place.partition != tree.group) {
+fn one(
+    tree: &mut Tree,
+    Part { time, kept }: Part,
+    (by, quotas): (ClientId, &[Place]),
+    rank: Rank,
+) -> Result<Done, FsError> {
+    let (parent, child) = (kept.parent(), kept.child());
+    if parent.partition != tree.group || child.partition != tree.group {
         return Err(FsError::Invalid);
     }
     let (update, moment) = (kept.into_update(), Moment { rank, time });
-    // What counts against a quota comes alone: a batch has none of their keys.
-    tree.check_named(&update, &[])?;
     if matches!(update, Update::Make(_)) {
+        // What counts against a quota comes as an update of its own, which looks at its limits.
+        tree.check_named(&update, &[])?;
         return execute(tree, update, moment);
     }
+    tree.check_named(&update, quotas)?;
     let vote = prepare(tree, &update, None, moment);
     let conclusion = conclude(&update, &BTreeMap::from([(tree.group, &vote)]))?;
+    let is_held = tree.caps.holds_alone(by, parent.ino);
+    if !is_held && !tree.mutation.is(Mutation::RemovesUnheld) {
+        return Err(FsError::Stale);
+    }
     Ok(apply(tree, &update, conclusion, moment))
 }

@@ -144,6 +144,12 @@ impl Caps {
         caps.filter(|(_, cap)| cap.standing.is_exclusive()).map(|(ino, _)| *ino)
     }
 
+    /// Whether the client holds the inode exclusively.
+    pub fn holds_alone(&self, client: ClientId, ino: Ino) -> bool {
+        let cap = self.by_client.get(&client).and_then(|holder| holder.caps.get(&ino));
+        cap.is_some_and(|cap| cap.standing.is_exclusive())
+    }
+
     /// Whether another than `by` holds the inode exclusively.
     pub fn is_held_alone(&self, by: ClientId, ino: Ino) -> bool {
         let holders = self.by_inode.get(&ino).into_iter().flatten().filter(|of| **of != by);

@@ -3,7 +3,6 @@
 use crate::FsError;
 use crate::acl;
 use crate::apply::Moment;
-use crate::batch;
 use crate::inode::{Content, Inode, SET_GID};
 use crate::locking;
 use crate::mutation::Mutation;
@@ -34,7 +33,6 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
     match update {
         Update::Create { parent, name, node } => create(tree, parent, name, node, moment),
         Update::Make(made) => make(tree, *made, moment),
-        Update::Batch(parts) => batch::run(tree, parts, moment.rank),
         Update::CreateUnnamed { parent, node } => create_unnamed(tree, parent, node, moment),
         Update::SetAttributes { inode, changes } => set_attributes(tree, inode, &changes, moment),
         Update::Write { inode, at, pieces } => write(tree, inode, at, &pieces, moment.time),
@@ -97,6 +95,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         | Update::Mark { .. }
         | Update::RemoveRegion { .. }
         | Update::Untangle { .. } => panic!("{update:?} is decided by several inodes"),
+        Update::Batch(_) => panic!("a batch is done part by part"),
     }
 }
 

@@ -45,6 +45,8 @@ pub enum Mutation {
     IgnoresExclusive,
     /// After a part of a batch that is refused the others are done.
     PassesRefused,
+    /// A name goes that was kept back in a directory which its client does not hold any more.
+    RemovesUnheld,
 }
 
 impl Mutation {

@@ -21,6 +21,7 @@
 use crate::FsError;
 use crate::access::{Rights, drop_set_id};
 use crate::apply::{Moment, apply};
+use crate::batch;
 use crate::caps::{Subject, check_alone, hold_made};
 use crate::execute::execute;
 use crate::hash::hash_of;
@@ -449,6 +450,8 @@ impl Partition {
         let mut done = if let Some(vote) = look {
             let conclusion = conclude(&update, &BTreeMap::from([(self.tree.group, &vote)]))?;
             apply(&mut self.tree, &update, conclusion, moment)
+        } else if let Update::Batch(parts) = update {
+            batch::run(&mut self.tree, parts, (by, &quotas), rank)?
         } else if quotas.is_empty() || !update.is_limited() {
             execute(&mut self.tree, update, moment)?
         } else {

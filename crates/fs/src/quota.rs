@@ -216,9 +216,12 @@ impl Update {
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. } => one(inode),
             Update::SetQuota { inode, parent, .. } => [Some(*inode), Some(*parent)],
-            // Its parts are looked at one by one, and none may count against a quota.
-            Update::Batch(_)
-            | Update::CreateUnnamed { .. }
+            // Its parts are looked at one by one; what counts against a quota comes alone.
+            Update::Batch(parts) => match &parts[..] {
+                [only] => one(&only.kept.child()),
+                _ => [None, None],
+            },
+            Update::CreateUnnamed { .. }
             | Update::Count { .. }
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }

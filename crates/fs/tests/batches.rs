@@ -13,7 +13,9 @@ use meridian_fs::operation::{NewNode, Piece, WriteAt};
 use meridian_fs::quota::Limits;
 use meridian_fs::settled::Made;
 use meridian_fs::types::Data;
-use meridian_fs::{Done, Extent, FsError, Ino, Kind, Operation, Place, Rights, Timestamp, Update};
+use meridian_fs::{
+    CapStep, Done, Extent, FsError, Ino, Kind, Operation, Place, Rights, Timestamp, Update,
+};
 
 const US: GroupId = GroupId(1);
 const A: ClientId = ClientId(21);
@@ -27,6 +29,15 @@ fn submit(world: &mut World, time: Timestamp, update: Update) -> Result<Done, Fs
     let id = world.next_id();
     let operation = Operation { time, by: A, ..world.operation(update) };
     world.submit_as(id, operation)
+}
+
+/// The client holds that directory exclusively.
+fn hold(world: &mut World, directory: Place) {
+    let inodes = || vec![directory.ino];
+    let steps = [CapStep::Renew, CapStep::Grant(inodes()), CapStep::GrantExclusive(inodes())];
+    for step in steps {
+        submit(world, at(1), Update::Caps { client: A, partition: US, step }).unwrap();
+    }
 }
 
 fn make(parent: Place, text: &str, number: u64) -> Kept {
@@ -85,6 +96,7 @@ fn compare(seed: u64, mutation: Mutation) -> (usize, bool) {
             files.push((parent, text, child));
         }
     }
+    directories.into_iter().for_each(|directory| hold(&mut world, directory));
     let mut parts = Vec::new();
     for number in 0..=rng.below(8) {
         let kept = if rng.chance(50) {
@@ -138,6 +150,7 @@ fn one_that_goes_on_after_a_refusal_is_found() {
 fn what_may_not_come_in_a_batch_is_refused() {
     let mut world = World::new(2);
     let directory = world.create(top(1), "d", Kind::Directory).unwrap();
+    hold(&mut world, directory);
     let far = world.create(top(2), "f", Kind::File).unwrap();
     let mut number = 0;
     let mut refused = |world: &mut World, kept: Kept| {
@@ -161,6 +174,25 @@ fn what_may_not_come_in_a_batch_is_refused() {
     assert_eq!(error, FsError::UnnamedQuota { quota: limited }, "it counts, so it comes alone");
     let many = (0..=BATCH_MAX as u64).map(|number| part(9, make(directory, "m", number))).collect();
     assert_eq!(submit(&mut world, at(9), Update::Batch(many)), Err(FsError::Invalid));
+}
+
+/// Another may have written to it since.
+#[test]
+fn nothing_goes_from_a_directory_that_is_not_held_any_more() {
+    let ended = |mutation| {
+        let mut world = World::new(1);
+        let directory = world.create(top(1), "d", Kind::Directory).unwrap();
+        let file = world.create(directory, "f", Kind::File).unwrap();
+        hold(&mut world, directory);
+        world.partitions.values_mut().for_each(|partition| partition.plant(mutation));
+        let step = CapStep::ReleaseExclusive(vec![directory.ino]);
+        submit(&mut world, at(2), Update::Caps { client: A, partition: US, step }).unwrap();
+        let parts = vec![part(9, unlink(directory, "f", file))];
+        submit(&mut world, at(9), Update::Batch(parts)).unwrap()
+    };
+    let refused = Done::Batch { done: Vec::new(), refused: Some(FsError::Stale) };
+    assert_eq!(ended(Mutation::Correct), refused);
+    assert_ne!(ended(Mutation::RemovesUnheld), refused, "the test does not test");
 }
 
 /// Who has a grant keeps nothing back: a batch sets what its client may not set.

@@ -6,6 +6,7 @@ mod common;
 use bytes::Bytes;
 use common::{Rng, World, name, node, top};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp};
+use meridian_fs::batch::{Kept, Part};
 use meridian_fs::mutation::Mutation;
 use meridian_fs::operation::{Changes, NewNode, Piece, WriteAt};
 use meridian_fs::settled::Made;
@@ -189,7 +190,7 @@ fn random(rng: &mut Rng, directory: Place, ranks: &[Rank]) -> (ClientId, Update)
     let text = *rng.pick(&NAMES);
     let inodes = vec![directory.ino];
     let renewed = rng.chance(80).then(|| ranks.last().copied()).flatten();
-    let update = match rng.below(12) {
+    let update = match rng.below(13) {
         0 => caps(by, CapStep::Renew),
         1 => caps(by, CapStep::Grant(inodes)),
         2 | 3 => caps(by, CapStep::GrantExclusive(inodes)),
@@ -200,6 +201,14 @@ fn random(rng: &mut Rng, directory: Place, ranks: &[Rank]) -> (ClientId, Update)
         8 => caps(other, CapStep::ExpireExclusive { renewed, inodes }),
         9 => Update::Create { parent: directory, name: name(text), node: node(Kind::File) },
         10 => make(made(directory, text, rng.below(9))),
+        11 => {
+            let (child, other) = (made(directory, text, rng.below(9)), *rng.pick(&NAMES));
+            let child = child.place();
+            let unlink = Kept::Unlink { parent: directory, name: name(text), child };
+            let make = Kept::Make(Box::new(made(directory, other, rng.below(9))));
+            let part = |kept| Part { time: at(3), kept };
+            Update::Batch([unlink, make].map(part).into())
+        }
         _ => {
             let changes = Changes { uid: Some(rng.below(3) as u32), ..Changes::default() };
             Update::SetAttributes { inode: directory, changes }

@@ -7,9 +7,11 @@ mod common;
 use bytes::Bytes;
 use common::{Rng, World, name, node, top};
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};
+use meridian_fs::batch::{Kept, Part};
 use meridian_fs::operation::{
     Access, Changes, NewNode, Piece, RenameMode, Whiteout, WriteAt, XattrMode,
 };
+use meridian_fs::settled::Made;
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner, Name, Rank};
 use meridian_fs::{Ino, Kind, Operation, Place, Query, Setting, Timestamp, Update, Wait};
 use std::collections::BTreeSet;
@@ -129,10 +131,31 @@ impl Forger<'_> {
         NewNode { mode: self.number() as u16, rdev: 9, ..made }
     }
 
+    fn part(&mut self) -> Part {
+        let (parent, name, child) = self.entry();
+        let time = Timestamp { seconds: self.number() as i64, nanos: 0 };
+        let kept = match self.flag() {
+            true => Kept::Unlink { parent, name, child },
+            false => Kept::Make(Box::new(Made {
+                parent: self.place(),
+                name: self.name(),
+                node: self.node(),
+                ino: child.ino,
+                made: time,
+                at: WriteAt::Offset(self.number()),
+                pieces: self.pieces(),
+                written: time,
+                settings: Vec::new(),
+            })),
+        };
+        Part { time, kept }
+    }
+
     fn names(&mut self) -> Update {
         let (parent, name, child) = self.entry();
         let keep_for = self.flag().then(|| self.client());
-        match self.rng.below(8) {
+        match self.rng.below(9) {
+            8 => Update::Batch((0..self.rng.below(4)).map(|_| self.part()).collect()),
             0 => Update::Link { target: self.place(), parent: self.place(), name: self.name() },
             1 => Update::Unlink { parent, name, child, keep_for },
             2 => Update::Rmdir { parent, name, child },

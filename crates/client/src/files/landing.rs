@@ -9,7 +9,7 @@ use crate::files::{Files, OpenInode};
 use meridian_core::level::Level;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::batch::{BATCH_MAX, Kept, Part};
-use meridian_fs::types::{Data, Place};
+use meridian_fs::types::{Data, Place, Timestamp};
 use meridian_fs::{Done, FsError, Update};
 use meridian_host::api::Refusal;
 use meridian_session::writeback::flush::{Sent, Step};
@@ -216,12 +216,10 @@ impl Files {
         waiting: &mut VecDeque<Waiting>,
     ) {
         let (update, time) = match &loaded[..] {
-            [only] => (only.part.kept.clone().into_update(), only.part.time),
-            all => {
-                let parts: Vec<_> = all.iter().map(|of| of.part.clone()).collect();
-                let time = parts.iter().map(|part| part.time).max().unwrap_or_default();
-                (Update::Batch(parts), time)
+            [Loaded { part: Part { time, kept: kept @ Kept::Make(_) }, .. }] => {
+                (kept.clone().into_update(), *time)
             }
+            all => batch_of(all.iter().map(|of| of.part.clone()).collect()),
         };
         let count = loaded.len();
         let prepared = self.client.prepare(&update, time);
@@ -309,9 +307,10 @@ impl Files {
                 }
             }
             ToLand::Removal(part) => {
-                let Part { time, kept } = part.clone();
-                let prepared = self.client.prepare(&kept.into_update(), time);
-                if let Err(error) = self.send_to_the_end(group, &prepared, waiting).await {
+                let (update, time) = batch_of(vec![part.clone()]);
+                let prepared = self.client.prepare(&update, time);
+                let sent = self.send_to_the_end(group, &prepared, waiting).await;
+                if let Some(error) = refusal(sent) {
                     let again = self.removal_refused(part.clone(), error);
                     waiting.extend(again.map(|what| Waiting { what, is_alone: true }));
                 }
@@ -359,14 +358,35 @@ impl Files {
                 waiting.push_back(waits);
                 continue;
             };
-            let Part { time, kept } = part.clone();
-            match self.client.send(&self.client.prepare(&kept.into_update(), time)).await {
-                Ok(_) => {}
-                Err(ClientError::Fs(error)) => _ = self.removal_refused(part.clone(), error),
-                Err(error) => tracing::debug!("a removal on a full disk: {error}"),
+            let (update, time) = batch_of(vec![part.clone()]);
+            let sent = match self.client.send(&self.client.prepare(&update, time)).await {
+                Err(ClientError::Fs(error)) => Err(error),
+                Ok(done) => Ok(done),
+                Err(error) => {
+                    tracing::debug!("a removal on a full disk: {error}");
+                    continue;
+                }
+            };
+            if let Some(error) = refusal(sent) {
+                self.removal_refused(part.clone(), error);
             }
         }
         self.note_landed();
+    }
+}
+
+/// The update that brings them, and when the last of them was done.
+fn batch_of(parts: Vec<Part>) -> (Update, Timestamp) {
+    let time = parts.iter().map(|part| part.time).max().unwrap_or_default();
+    (Update::Batch(parts), time)
+}
+
+/// Why a removal was not done.
+fn refusal(sent: Result<(Done, Stamp), FsError>) -> Option<FsError> {
+    match sent {
+        Ok((Done::Batch { refused, .. }, _)) => refused,
+        Ok(_) => None,
+        Err(error) => Some(error),
     }
 }
 

@@ -102,7 +102,9 @@ impl Lease {
         }
         if self.asking_alone.is_none() && self.until > now {
             let wanted = std::mem::take(&mut self.wanted_alone);
-            let mut wanted = wanted.into_iter().filter(|ino| !self.going.contains(ino));
+            // What is kept back there still is from an earlier time.
+            let goes = |ino: &Ino| self.going.contains(ino) || self.unlanded.contains_key(ino);
+            let mut wanted = wanted.into_iter().filter(|ino| !goes(ino));
             self.asking_alone = wanted.next();
             self.wanted_alone = wanted.collect();
             if let Some(ino) = self.asking_alone {

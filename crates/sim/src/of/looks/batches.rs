@@ -92,7 +92,7 @@ impl LooksWorkload {
         let things = parts.iter().map(|part| (thing(part), value(part))).collect();
         self.registers.begin_landing((at, call), things);
         let update = match &parts[..] {
-            [one] => one.kept.clone().into_update(),
+            [Part { kept: kept @ Kept::Make(_), .. }] => kept.clone().into_update(),
             _ => {
                 self.net.counts.add("batches", 1);
                 Update::Batch(parts)
