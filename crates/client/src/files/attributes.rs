@@ -33,7 +33,7 @@ impl Files {
             // After some flushes that came between, none more may.
             let open = self.open_inode(ino).filter(|_| attempt >= PATIENT_AFTER);
             let guard = match &open {
-                Some(inode) => Some(inode.flushing.lock().await),
+                Some(inode) => Some(self.flushing(inode).await?),
                 None => None,
             };
             let begun = self.last_change();
@@ -85,7 +85,7 @@ impl Files {
     /// what was appended or set, that is sent again.
     pub(crate) async fn settle(&self, ino: Ino) -> Result<(), ClientError> {
         let Some(inode) = self.open_inode(ino) else { return Ok(()) };
-        let _guard = inode.flushing.lock().await;
+        let _guard = self.flushing(&inode).await?;
         let unknown = crate::client::lock(&inode.buffer).writes.is_unsure();
         if unknown { self.flush_locked(&inode, None).await } else { Ok(()) }
     }
@@ -161,7 +161,7 @@ impl Files {
         inode: &Arc<OpenInode>,
         update: impl Fn(Place) -> Update,
     ) -> Result<Attributes, ClientError> {
-        let _guard = inode.flushing.lock().await;
+        let _guard = self.flushing(inode).await?;
         let Err(error) = self.flush_locked(inode, None).await else {
             return self.ordered(Some(inode), inode.place.ino, update).await;
         };
@@ -181,7 +181,7 @@ impl Files {
         open: Option<&'a Arc<OpenInode>>,
     ) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>, ClientError> {
         let Some(inode) = open else { return Ok(None) };
-        let guard = inode.flushing.lock().await;
+        let guard = self.flushing(inode).await?;
         self.flush_locked(inode, None).await?;
         Ok(Some(guard))
     }

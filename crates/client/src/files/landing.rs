@@ -11,15 +11,15 @@ use meridian_core::{GroupId, Stamp};
 use meridian_fs::batch::{BATCH_MAX, Kept, Part};
 use meridian_fs::types::{Data, Place, Timestamp};
 use meridian_fs::{Done, FsError, Update};
-use meridian_host::api::Refusal;
 use meridian_session::writeback::flush::{Sent, Step};
 use meridian_session::{Command, Keeping, ToLand};
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::OwnedMutexGuard;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{MutexGuard, OwnedMutexGuard};
 
 /// So many bytes go in one batch, and what its last part has.
 const BATCH_BYTES: usize = 512 << 10;
@@ -31,6 +31,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Attempts {
     count: u64,
     failed: HashMap<GroupId, (u64, ClientError)>,
+}
+
+impl Attempts {
+    /// Why something was not sent since then, in that partition or anywhere.
+    fn failed_since(&self, group: Option<GroupId>, begun: u64) -> Option<ClientError> {
+        let such = |of: GroupId| group.is_none_or(|group| group == of);
+        let failed = self.failed.iter().find(|(of, (count, _))| such(**of) && *count > begun);
+        failed.map(|(_, (_, error))| error.clone())
+    }
 }
 
 /// Something that waits to be sent.
@@ -84,14 +93,36 @@ impl Files {
             if attempts.changed().await.is_err() {
                 break; // The files are gone, and with them what was kept back.
             }
-            let now = attempts.borrow_and_update();
-            let such = |of: &GroupId| group.is_none_or(|group| group == *of);
-            let failed = now.failed.iter().find(|(of, (count, _))| such(of) && *count > begun);
-            if let Some((_, (_, error))) = failed {
-                return Err(error.clone());
+            if let Some(error) = attempts.borrow_and_update().failed_since(group, begun) {
+                return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Waits until nobody flushes the file. Who has it land does so until it has.
+    ///
+    /// # Errors
+    /// Why that cannot be sent.
+    pub(crate) async fn flushing<'a>(
+        &self,
+        inode: &'a OpenInode,
+    ) -> Result<MutexGuard<'a, ()>, ClientError> {
+        let mut attempts = self.attempts.subscribe();
+        let begun = attempts.borrow_and_update().count;
+        let mut guard = pin!(inode.flushing.lock());
+        loop {
+            tokio::select! {
+                biased;
+                guard = &mut guard => return Ok(guard),
+                Ok(()) = attempts.changed() => {
+                    let group = Some(inode.place.partition);
+                    if let Some(error) = attempts.borrow_and_update().failed_since(group, begun) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
     }
 
     /// Somebody may wait for what has landed.
@@ -136,11 +167,10 @@ impl Files {
                     break;
                 }
                 Load::Failed(error) => {
-                    waiting.push_front(next);
                     if loaded.is_empty() {
-                        self.note_failed(group, &error);
-                        tokio::time::sleep(PAUSE).await;
+                        self.wait_after(group, &error, waiting).await;
                     }
+                    waiting.push_front(next);
                     break;
                 }
             }
@@ -298,12 +328,12 @@ impl Files {
                 let result = self.flush_inode(&inode, None).await;
                 let is_left = lock(&inode.buffer).writes.birth().is_some();
                 self.forget_if_unused(&inode);
-                if let Err(error) = result
-                    && is_left
-                {
-                    waiting.push_front(waits);
-                    self.note_failed(group, &error);
-                    tokio::time::sleep(PAUSE).await;
+                match result {
+                    Err(error) if is_left => {
+                        self.wait_after(group, &error, waiting).await;
+                        waiting.push_front(waits);
+                    }
+                    _ => self.has_room(),
                 }
             }
             ToLand::Removal(part) => {
@@ -319,35 +349,47 @@ impl Files {
         self.note_landed();
     }
 
-    /// Sends it until it is known what came of it. While a disk is full, what gives room back
-    /// overtakes what waits for room.
+    /// Sends it until it is known what came of it.
     async fn send_to_the_end(
         &self,
         group: GroupId,
         prepared: &Prepared,
         waiting: &mut VecDeque<Waiting>,
     ) -> Result<(Done, Stamp), FsError> {
-        let keep = |keeping| self.client.driver().command(Command::KeepBack(keeping));
-        let mut is_full = false;
         loop {
-            let error = match self.client.send(prepared).await {
-                Err(ClientError::Fs(error)) => Err(error),
-                Ok(done) => Ok(done),
-                Err(error) => {
-                    if matches!(error, ClientError::Refused(Refusal::Full)) {
-                        keep(Keeping::Files);
-                        is_full = true;
-                        self.send_removals(waiting).await;
-                    }
-                    self.note_failed(group, &error);
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
+            match self.client.send(prepared).await {
+                Ok(done) => {
+                    self.has_room();
+                    return Ok(done);
                 }
-            };
-            if is_full {
-                keep(self.client.durability().keeping());
+                Err(ClientError::Fs(error)) => return Err(error),
+                Err(error) => self.wait_after(group, &error, waiting).await,
             }
-            return error;
+        }
+    }
+
+    /// Something could not be sent. While a disk is full, what gives room back overtakes what waits
+    /// for room, or that would wait for ever.
+    async fn wait_after(
+        &self,
+        group: GroupId,
+        error: &ClientError,
+        waiting: &mut VecDeque<Waiting>,
+    ) {
+        if error.errno() == FsError::NoSpace.errno() {
+            self.lacks_room.store(true, Ordering::Relaxed);
+            self.client.driver().command(Command::KeepBack(Keeping::Files));
+            self.send_removals(waiting).await;
+        }
+        self.note_failed(group, error);
+        tokio::time::sleep(PAUSE).await;
+    }
+
+    /// Something was sent: the order is kept again.
+    fn has_room(&self) {
+        if self.lacks_room.swap(false, Ordering::Relaxed) {
+            let keeping = self.client.durability().keeping();
+            self.client.driver().command(Command::KeepBack(keeping));
         }
     }
 
@@ -364,6 +406,7 @@ impl Files {
                 Ok(done) => Ok(done),
                 Err(error) => {
                     tracing::debug!("a removal on a full disk: {error}");
+                    waiting.push_back(waits);
                     continue;
                 }
             };

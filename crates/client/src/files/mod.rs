@@ -138,8 +138,9 @@ pub struct Files {
     unlinked: Notify,
     /// A new file that is kept back is in the table of files.
     born: Notify,
-    /// How often what is kept back was sent.
+    /// How often what is kept back was sent; whether a node had no room for it.
     attempts: watch::Sender<landing::Attempts>,
+    lacks_room: AtomicBool,
     /// What the partitions are told of open files.
     opens: Arc<Mutex<Opens>>,
     /// What was read and is not told yet.
@@ -183,6 +184,7 @@ impl Files {
             unlinked: Notify::new(),
             born: Notify::new(),
             attempts: watch::Sender::default(),
+            lacks_room: AtomicBool::new(false),
             accesses: Mutex::default(),
             notes_reads: AtomicBool::new(true),
             taken: Mutex::default(),

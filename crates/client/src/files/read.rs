@@ -63,7 +63,7 @@ impl Files {
             // After some flushes that came between, none more may.
             let _guard = match attempt {
                 0..4 => None,
-                _ => Some(inode.flushing.lock().await),
+                _ => Some(self.flushing(&inode).await?),
             };
             if let Some(bytes) = lock(&inode.buffer).writes.whole(offset..end) {
                 return Ok(bytes.into());

@@ -108,7 +108,7 @@ impl Files {
             // The flush that is under way makes room, or ends.
             tokio::select! {
                 () = room => {}
-                _flushing = inode.flushing.lock() => {}
+                flushing = self.flushing(&inode) => drop(flushing?),
             }
         }
         if self.is_synchronous(mode) {
@@ -268,7 +268,7 @@ impl Files {
         inode: &Arc<OpenInode>,
         teller: Option<Handle>,
     ) -> Result<(), ClientError> {
-        let _guard = inode.flushing.lock().await;
+        let _guard = self.flushing(inode).await?;
         self.flush_locked(inode, teller).await
     }
 

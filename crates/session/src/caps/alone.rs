@@ -148,10 +148,6 @@ impl Landing {
             Update::Make(made) => {
                 of(&Part { time, kept: Kept::Make(made.clone()) }).map(|of| vec![of])
             }
-            Update::Unlink { parent, name, child, .. } => {
-                let (parent, name, child) = (*parent, name.clone(), *child);
-                of(&Part { time, kept: Kept::Unlink { parent, name, child } }).map(|of| vec![of])
-            }
             Update::Batch(parts) => parts.iter().map(of).collect(),
             _ => None,
         };

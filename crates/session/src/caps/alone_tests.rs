@@ -354,7 +354,7 @@ fn what_is_done_later_comes_after_all_that_is_kept_back_in_order() {
     assert_eq!(caps.unlanded_before(&other()), all, "K10");
     let far = Update::Renew { client: ClientId(9), partition: GroupId(3) };
     assert!(caps.unlanded_before(&far).is_empty(), "of another partition");
-    let alone = unlink("one", one()).kept.into_update();
+    let alone = Update::Batch(vec![unlink("one", one())]);
     assert_eq!(caps.unlanded_before(&alone), [first.place.ino].into(), "it lands the second");
     caps.call_to_land([one().ino]);
     let removal = ToLand::Removal(unlink("one", one()));
