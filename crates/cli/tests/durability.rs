@@ -169,7 +169,7 @@ fn keep_back(mount: &Mount, dir: &Path, round: usize) {
     };
     let made = kept(&|number| fs::write(dir.join(number.to_string()), "x").unwrap());
     assert!(made, "round {round}: none of {FILES_MAX} files was kept back");
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         // What was made lands before it is removed.
         File::open(dir).unwrap().sync_all().unwrap();
         fs::remove_file(dir.join("0")).unwrap();
