@@ -219,7 +219,7 @@ impl Files {
     /// Whether what is kept of a file is sent when it is closed.
     fn is_sent_by_close(&self, buffer: &Buffer) -> bool {
         let lands = self.keeps_order()
-            && buffer.writes.birth().is_some()
+            && buffer.writes.is_kept_whole()
             && self.buffered.load(Ordering::Relaxed) <= ALL_MAX / 2;
         !buffer.writes.is_clean() && !buffer.nameless && !lands
     }

@@ -282,6 +282,10 @@ impl Caps {
         (place, made): (Place, Option<Attributes>),
         time: Timestamp,
     ) {
+        // Before this is added: a new file has yet to be written.
+        if self.alone.in_order() && self.alone.uncalled >= LANDS_AT {
+            self.call_all_to_land();
+        }
         if !self.mutation.is(Mutation::ReleasesUnlanded) {
             let lease = self.leases.entry(parent.partition).or_default();
             *lease.unlanded.entry(parent.ino).or_default() += 1;
@@ -309,9 +313,6 @@ impl Caps {
             called: false,
         });
         self.kept_back += 1;
-        if self.alone.in_order() && self.alone.uncalled >= LANDS_AT {
-            self.call_all_to_land();
-        }
     }
 
     /// What is kept back is shown as it was made, as long as its directory may be used (K9).

@@ -71,6 +71,13 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         Err(self.fail(error.into()))
     }
 
+    /// Whether the file is kept back, and what makes it brings all that was written and set.
+    pub fn is_kept_whole(&self) -> bool {
+        let is_more =
+            !self.dirty.is_empty() || !self.appended.is_empty() || !self.settings.is_empty();
+        self.birth.is_some() && (self.flight.is_none() || !is_more)
+    }
+
     /// What makes the file, if it is kept back.
     pub fn birth(&self) -> Option<&Birth> {
         self.birth.as_ref()

@@ -518,12 +518,24 @@ fn a_new_file_comes_with_all_that_it_has() {
     let sent = birth_of(&mut file);
     assert_eq!((sent.parent, sent.ino, sent.pieces.len()), (DIRECTORY, Ino(9), 1));
     assert_eq!(sent.settings, [mode(0o600)]);
+    assert!(file.is_kept_whole(), "all is on its way");
     assert!(matches!(step(&mut file), Step::Again), "W3");
     land(&mut file, 5);
-    assert!(file.is_clean());
+    assert!(file.is_clean() && !file.is_kept_whole());
     put(&mut file, Some(5), b"more");
     file.begin_flush(None);
     assert_eq!(doing(&mut file), "sends 4 at 5", "it is made once");
+}
+
+#[test]
+fn a_new_file_is_not_whole_if_more_was_written_since_it_was_sent() {
+    let mut file = newborn();
+    put(&mut file, Some(0), b"bytes");
+    assert!(file.is_kept_whole());
+    file.begin_flush(None);
+    birth_of(&mut file);
+    put(&mut file, Some(5), b"more");
+    assert!(!file.is_kept_whole());
 }
 
 #[test]
