@@ -136,19 +136,7 @@ impl LooksWorkload {
 
     fn one_landed(&mut self, at: usize, part: &Part, error: Option<FsError>) {
         self.clients[at].nests.landed(part.kept.child().ino);
-        let thing = thing(part);
-        let strict = self.is_strict(&thing);
-        self.registers.let_land(&thing, error.is_some());
-        match error {
-            None => self.net.counts.add("landed", 1),
-            Some(error) => {
-                self.net.counts.add("lost", 1);
-                if strict && error != FsError::Expired {
-                    let what = format!("{thing:?} was kept back, and refused: {error:?}");
-                    self.net.violate(format!("kept: client {at}, whose lease has lasted: {what}"));
-                }
-            }
-        }
+        self.judge_landed(at, &thing(part), error);
     }
 
     /// An update that a client began after it had kept something back is acknowledged after that

@@ -217,8 +217,15 @@ impl LooksWorkload {
         let Some(ino) = nests.landings.remove(&call) else { return false };
         let newborn = nests.newborns.remove(&ino).expect("it was kept back");
         let thing = Thing::Name(newborn.parent.ino, newborn.name);
-        let strict = self.is_strict(&thing);
-        self.registers.let_land(&thing, error.is_some());
+        self.judge_landed(at, &thing, error);
+        true
+    }
+
+    /// What was kept back of a thing is so for all now, or never will be, which may only be if its
+    /// keeper's lease has run out.
+    pub(super) fn judge_landed(&mut self, at: usize, thing: &Thing, error: Option<FsError>) {
+        let strict = self.is_strict(thing);
+        self.registers.let_land(thing, error.is_some());
         match error {
             None => self.net.counts.add("landed", 1),
             Some(error) => {
@@ -229,7 +236,6 @@ impl LooksWorkload {
                 }
             }
         }
-        true
     }
 
     /// What is kept back of a thing is what all others must see: its keeper's lease has lasted.
