@@ -179,23 +179,20 @@ impl Driver {
         node: &NewNode,
         time: Timestamp,
     ) -> Option<Attributes> {
-        let (made, calls) = {
-            let mut session = lock(&self.session);
-            let now = self.time();
-            (session.begin_new(now, (parent, name), (node, time)), session.calls_to_land())
-        };
-        if calls {
-            self.step(Event::Idle);
-        }
-        made
+        self.keep_one(|session, now| session.begin_new(now, (parent, name), (node, time)))
     }
 
     /// See [`Session::begin_removal`].
     pub fn begin_removal(&self, parent: Place, name: &Name, child: Place, time: Timestamp) -> bool {
+        self.keep_one(|session, now| session.begin_removal(now, (parent, name), (child, time)))
+    }
+
+    /// Has the session keep something back, which may be so much that it wants some to land.
+    fn keep_one<T>(&self, begin: impl FnOnce(&mut Session, Time) -> T) -> T {
         let (begun, calls) = {
             let mut session = lock(&self.session);
             let now = self.time();
-            (session.begin_removal(now, (parent, name), (child, time)), session.calls_to_land())
+            (begin(&mut session, now), session.calls_to_land())
         };
         if calls {
             self.step(Event::Idle);
