@@ -26,8 +26,10 @@ impl Reach {
         self.heard.insert(from, now);
     }
 
-    /// A new epoch: followers are told again.
+    /// A new epoch: followers are told again. What this process knew as a primary that relays, or
+    /// from one, counts no more: as a follower it would not find out that a group is heard again.
     pub fn start_epoch(&mut self) {
         self.told = None;
+        self.cut.clear();
     }
 }

@@ -107,6 +107,20 @@ fn a_follower_delivers_what_its_primary_has_delivered() {
     }
 }
 
+/// As a follower it does not look who is heard, and its primary tells it only of changes.
+#[test]
+fn who_follows_anew_takes_no_group_for_cut_off() {
+    let mut deposed = one_of(&[3, 1], process(0, 0));
+    deposed.asked(start(1, &[0, 1]));
+    deposed.idle();
+    deposed.tick(CUT_TIMEOUT * 2);
+    assert_eq!(deposed.process.unreachable().collect::<Vec<_>>(), [GroupId(1)]);
+    let (b, e2) = (process(0, 1), epoch(2, process(0, 1)));
+    deposed.hears(b, Message::from(NewEpoch { epoch: e2 }));
+    deposed.hears(b, new_state(e2, 6, 0, vec![entry(e2, 6, start(1, &[0, 1]))]));
+    assert_eq!(deposed.process.unreachable().count(), 0);
+}
+
 /// A follower hears nobody of other groups, and takes them for cut off only if its primary says so.
 #[test]
 fn a_follower_is_told_which_groups_are_cut_off() {
