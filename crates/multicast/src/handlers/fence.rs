@@ -29,7 +29,8 @@
 //! forgotten since; what the heirs propose comes after them. (What is delivered at `ts`, or said to
 //! be closed up to `ts`, needs a quorum of clocks of a group that is not lost at `ts`.)
 //!
-//! Members of the lost group that come back are told, and fall silent.
+//! Members of the lost group that come back are told, and fall silent. So are members of other
+//! groups that were lost beside it: until these have other members, they are as if they were down.
 //!
 //! Not without disks: who loses its memory loses what it alone has delivered. There a fence has no
 //! effect, and its heirs wait for ever.
@@ -72,7 +73,13 @@ impl PrimCast {
         self.fences.number(group)
     }
 
-    /// Whether it was a member of its group when that was lost: it takes no step any more.
+    /// All groups that this process knows to be lost, each with the configuration of its heirs.
+    pub fn fences(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        self.fences.seals.iter().map(|(group, seal)| (*group, seal.fence.config.number))
+    }
+
+    /// Whether it was a member of its group when that was lost, or was lost beside another group:
+    /// it takes no step any more.
     pub fn is_lost(&self) -> bool {
         self.members.is_lost(self.me)
     }
@@ -110,6 +117,7 @@ impl PrimCast {
         } else {
             self.members.fence(&fence.config);
         }
+        fence.lost.iter().for_each(|process| self.members.lose(*process));
         let seal = Seal { fence: fence.clone(), report };
         self.fences.seals.insert(fence.config.group, seal);
     }
@@ -320,7 +328,9 @@ impl PrimCast {
     pub(crate) fn tell_lost(&mut self, now: Time, from: ProcessId, out: &mut Outbox<Self>) {
         if self.fences.told.get(&from).is_none_or(|at| now.since(*at) >= RETRY) {
             self.fences.told.insert(from, now);
-            if let Some(seal) = self.fences.seals.get(&from.group) {
+            let mut seals = self.fences.seals.values();
+            let beside = seals.find(|seal| seal.fence.lost.contains(&from));
+            if let Some(seal) = beside.or_else(|| self.fences.seals.get(&from.group)) {
                 out.send(from, FenceMessage::Sealed(seal.fence.clone()).into());
             }
         }

@@ -153,6 +153,7 @@ impl PrimCast {
     pub(crate) fn on_restarted(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
         if self.members.is_lost(peer) {
             self.tell_lost(now, peer, out);
+            return;
         }
         if peer == self.me || !self.members.contains(peer.group, peer.node) {
             return;

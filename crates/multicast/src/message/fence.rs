@@ -26,6 +26,9 @@ pub struct Fence {
     pub config: Config,
     /// Who has to report: all members of all groups that are not lost.
     pub reporters: Vec<ProcessId>,
+    /// Members of other groups that are lost beside it: what they say counts for nothing any more.
+    /// They are to leave their groups by the usual changes once the heirs go on.
+    pub lost: Vec<ProcessId>,
 }
 
 /// An heir wants a report.

@@ -103,7 +103,12 @@ impl Members {
         lost.extend(gone.into_values().flatten());
     }
 
-    /// Whether a process was a member of its group when that was lost.
+    /// A process is lost, though its group is not: what it says counts for nothing any more.
+    pub fn lose(&mut self, process: ProcessId) {
+        self.lost.entry(process.group).or_default().1.insert(process.node);
+    }
+
+    /// Whether a process was a member of its group when that was lost, or was lost beside it.
     pub fn is_lost(&self, process: ProcessId) -> bool {
         self.lost.get(&process.group).is_some_and(|(_, lost)| lost.contains(&process.node))
     }
@@ -111,7 +116,8 @@ impl Members {
     /// Learns all that another knows.
     pub fn merge(&mut self, other: &Members) {
         for (group, (first, lost)) in &other.lost {
-            if let Some(members) = other.in_config(*group, *first) {
+            let first_heirs = other.in_config(*group, *first).filter(|_| *first > 0);
+            if let Some(members) = first_heirs {
                 self.fence(&Config { group: *group, number: *first, members: members.to_vec() });
             }
             self.lost.entry(*group).or_insert((*first, BTreeSet::new())).1.extend(lost);

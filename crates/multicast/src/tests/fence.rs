@@ -12,7 +12,7 @@ fn heir(n: u16) -> ProcessId {
 fn fence(reporters: &[ProcessId]) -> Fence {
     let members = (0..3).map(|n| heir(n).node).collect();
     let config = Config { group: GroupId(1), number: 1, members };
-    Fence { config, reporters: reporters.to_vec() }
+    Fence { config, reporters: reporters.to_vec(), lost: Vec::new() }
 }
 
 fn sealed(reporters: &[ProcessId]) -> Message {
@@ -269,6 +269,29 @@ fn who_was_lost_is_told_and_takes_no_step() {
     assert!(old.asked(start(9, &[1])).is_empty());
 }
 
+/// A node of the lost region is a member of another group, too: that goes on without it.
+#[test]
+fn members_of_other_groups_are_lost_beside() {
+    let mut net = Net::settled(&[3, 3]);
+    let [a, b, c] = [0, 1, 2].map(|n| process(0, n));
+    net.loses(&Fence { lost: vec![c], ..fence(&[a, b]) });
+    net.run_for(Duration::from_secs(6));
+    assert!(net.heirs_lead());
+    assert!(net.of(c).is_lost() && !net.of(a).is_lost() && net.of(a).members.is_lost(c));
+    assert_eq!(net.of(a).fences().collect::<Vec<_>>(), [(GroupId(1), 1)]);
+    net.multicast(start(1, &[0, 1]), &[b]);
+    net.run_for(Duration::from_secs(3));
+    assert_eq!(net.delivered(1), [a, b, heir(0), heir(1), heir(2)]);
+    // Whoever gets to know of the group's members from another knows who of them is lost.
+    let mut members = Members::new(&groups_of(net.of(c)), 0);
+    members.merge(net.of(a).members());
+    assert!(members.is_lost(c) && !members.is_lost(a) && members.of(c.group).contains(&c.node));
+    let again = net.all.get_mut(&a).unwrap();
+    again.now = again.now + Duration::from_secs(1);
+    let did = again.step(Event::Restarted(c));
+    assert!(matches!(sent(&did)[..], [(to, Message::Fence(FenceMessage::Sealed(_)))] if to == c));
+}
+
 /// It would forget what it alone has delivered.
 #[test]
 fn without_a_disk_nobody_is_sealed() {
@@ -291,7 +314,7 @@ fn a_later_fence_replaces_one_that_cannot_end() {
     assert!(!net.heirs_lead());
     let members = (0..2).map(|n| process(1, 8 + n).node).collect();
     let config = Config { group: GroupId(1), number: 2, members };
-    let second = Fence { config, reporters: vec![a] };
+    let second = Fence { config, reporters: vec![a], lost: Vec::new() };
     let (now, configs) = (net.all[&a].now, net.of(a).members().configs().collect::<Vec<_>>());
     net.step(a, Event::Command(Command::Fence(second.clone())));
     for me in (0..2).map(|n| process(1, 8 + n)) {
