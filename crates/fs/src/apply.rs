@@ -224,6 +224,20 @@ fn set_parent(tree: &mut Tree, ino: Ino, parent: Place, time: Timestamp) {
     });
 }
 
+/// What a directory is once it lives in `to`.
+pub(crate) fn placed(
+    directory: &EmptyDirectory,
+    child: Place,
+    to: GroupId,
+    time: Timestamp,
+) -> Attributes {
+    if to == child.partition {
+        return directory.attributes;
+    }
+    let place = Place { ino: child.ino, partition: to };
+    Attributes { place, ctime: time, ..directory.attributes }
+}
+
 fn place(
     tree: &mut Tree,
     (parent, name): (Place, &Name),
@@ -232,11 +246,11 @@ fn place(
     directory: EmptyDirectory,
     Moment { rank, time }: Moment,
 ) -> Attributes {
+    let attributes = placed(&directory, child, to, time);
     if to == child.partition {
-        return directory.attributes;
+        return attributes;
     }
-    let new = Place { ino: child.ino, partition: to };
-    let attributes = Attributes { place: new, ctime: time, ..directory.attributes };
+    let new = attributes.place;
     if parent.partition == tree.group {
         let entry = Entry { place: new, kind: Kind::Directory };
         tree.change_directory(parent.ino, |directory, nlink| {

@@ -18,6 +18,9 @@
 //!   messages up to its timestamp there that touch what is asked for, sees the update elsewhere,
 //!   too.
 
+mod inherited;
+mod refusals;
+
 use crate::FsError;
 use crate::access::{Rights, drop_set_id};
 use crate::apply::{Moment, apply};
@@ -88,6 +91,10 @@ pub struct Partition {
     decided: u64,
     /// The sum of hashes of these messages and of what came of them.
     state_hash: u64,
+    /// If its group was lost: what is known of its votes. Written apart, as earlier programs have
+    /// no such thing.
+    #[serde(skip)]
+    inherited: Option<OrdMap<MessageId, Vote>>,
 }
 
 impl Partition {
@@ -117,6 +124,7 @@ impl Partition {
             vector: Vector::default(),
             decided: 0,
             state_hash: 0,
+            inherited: None,
         }
     }
 
@@ -152,7 +160,12 @@ impl Partition {
             return;
         }
         let keys = keys_in(&operation, id, self.tree.group);
-        if let Err(error) = self.tree.named.admit(self.tree.group, id.client, &operation.update) {
+        // What the lost group has voted on it has admitted.
+        let admitted = match self.has_inherited(id) {
+            true => Ok(()),
+            false => self.tree.named.admit(self.tree.group, id.client, &operation.update),
+        };
+        if let Err(error) = admitted {
             self.finish(rank, Ending::of(&keys, Err(error)), out);
             return;
         }
@@ -165,31 +178,6 @@ impl Partition {
         let votes = early.into_iter().filter(|(from, _)| others.contains(from)).collect();
         self.pending.add(rank, Waiting { operation, keys, others, votes });
         self.advance(rank, out);
-    }
-
-    /// A message was delivered that changes nothing, because its payload makes no sense.
-    pub fn skip(&mut self, id: MessageId, ts: Stamp, out: &mut Vec<Effect>) {
-        self.delivered = Position(self.delivered.0 + 1);
-        self.pending.take_early(id);
-        self.finish((ts, id), Ending::of(&BTreeSet::new(), Err(FsError::Invalid)), out);
-    }
-
-    /// A message was delivered that must not take effect, as its client gave it up before: this
-    /// partition votes no.
-    pub fn refuse(&mut self, id: MessageId, ts: Stamp, update: &Update, out: &mut Vec<Effect>) {
-        self.delivered = Position(self.delivered.0 + 1);
-        self.pending.take_early(id);
-        let mut others = update.partitions();
-        others.remove(&self.tree.group);
-        for other in &others {
-            self.vector.raise(*other, ts);
-        }
-        if !others.is_empty() {
-            let vote = Vote { result: Err(FsError::Expired), held: false };
-            self.own_votes.insert(id, vote.clone());
-            out.push(Effect::Vote { to: others.into_iter().collect(), id, vote });
-        }
-        self.finish((ts, id), Ending::of(&BTreeSet::new(), Err(FsError::Expired)), out);
     }
 
     /// The partition `from` voted on the message `id`, which may not be delivered here yet. What
@@ -383,10 +371,9 @@ impl Partition {
                 let keys = waiting.keys.clone();
                 let subject = self.subject(&waiting.operation);
                 let held = waiting.held(self.tree.group);
-                let result = if waiting.others.is_empty() {
-                    self.decide_alone(waiting.operation, rank, out)
-                } else {
-                    self.decide_together(waiting, rank)
+                let result = match waiting.others.is_empty() {
+                    true => self.decide_alone(waiting.operation, rank, out),
+                    false => self.decide_together(waiting, rank),
                 };
                 self.finish(rank, Ending { subject, held, ..Ending::of(&keys, result) }, out);
                 ready.extend(next);
@@ -397,10 +384,11 @@ impl Partition {
     /// Votes on a message that is first in its queues.
     fn cast_vote(&mut self, rank: Rank, out: &mut Vec<Effect>) {
         let waiting = self.pending.get(rank).expect("the caller found it");
-        let result = self.look(&waiting.operation, rank);
-        // A holder that goes after this has let go; none comes: grants wait behind the message.
-        let held = self.tree.caps.is_held(&self.subject(&waiting.operation));
-        let vote = Vote { result, held };
+        let vote = self.inherited_vote(rank.1, &waiting.operation.update).unwrap_or_else(|| {
+            let result = self.look(&waiting.operation, rank);
+            // A holder that goes after this has let go; none comes: grants wait behind the message.
+            Vote { result, held: self.tree.caps.is_held(&self.subject(&waiting.operation)) }
+        });
         let (id, to) = (rank.1, waiting.others.iter().copied().collect());
         self.own_votes.insert(id, vote.clone());
         self.pending.note(rank, self.tree.group, vote.clone());
@@ -419,8 +407,8 @@ impl Partition {
         Ok(evidence)
     }
 
-    /// Decides and applies an update that concerns this partition only.
-    fn decide_alone(
+    /// Executes an update that concerns this partition only.
+    fn execute_alone(
         &mut self,
         operation: Operation,
         rank: Rank,
@@ -484,7 +472,10 @@ impl Partition {
             return Err(FsError::Expired); // Whoever voted so has refused it already.
         }
         let conclusion = conclude(&update, &results)?;
-        let done = apply(&mut self.tree, &update, conclusion, Moment { rank, time });
+        let done = match self.inherited {
+            Some(_) => inherited::done(&update, conclusion, time),
+            None => apply(&mut self.tree, &update, conclusion, Moment { rank, time }),
+        };
         self.merge(&vector);
         Ok(done)
     }
@@ -513,7 +504,11 @@ impl Partition {
         };
         // Sums: they do not tell in which order it was.
         self.decided = self.decided.wrapping_add(hash_of(&id));
-        self.state_hash = self.state_hash.wrapping_add(hash_of(&(rank, &result)));
+        let outcome = match self.inherited {
+            Some(_) => hash_of(&rank), // I2.
+            None => hash_of(&(rank, &result)),
+        };
+        self.state_hash = self.state_hash.wrapping_add(outcome);
         self.applied = Position(self.applied.0 + 1);
         self.vector.raise(self.tree.group, ts);
         let touched = numbers(keys, self.tree.group);

@@ -127,6 +127,11 @@ impl Pending {
         self.get((*self.by_id.get(&id)?, id))
     }
 
+    /// The rank of a message that waits.
+    pub fn rank_of(&self, id: MessageId) -> Option<Rank> {
+        self.by_id.get(&id).map(|ts| (*ts, id))
+    }
+
     /// Whether the message of that rank is the first in all its queues.
     pub fn is_first(&self, waiting: &Waiting, rank: Rank) -> bool {
         waiting.keys.iter().all(|key| self.first(*key) == Some(rank))

@@ -185,6 +185,29 @@ pub struct Attributes {
     pub marks: Marks,
 }
 
+impl Attributes {
+    /// Of something that is nobody's and empty, that no name leads to and nobody may use.
+    pub fn bare(place: Place, kind: Kind) -> Attributes {
+        let none = Timestamp::default();
+        Attributes {
+            place,
+            kind,
+            mode: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            stored: 0,
+            atime: none,
+            mtime: none,
+            ctime: none,
+            btime: none,
+            marks: Marks::default(),
+        }
+    }
+}
+
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
@@ -192,6 +215,14 @@ pub struct Entry {
     pub place: Place,
     /// What that is.
     pub kind: Kind,
+}
+
+impl Entry {
+    /// What is shown where it leads, once that was lost with its region: nobody may do anything
+    /// with it but remove the name.
+    pub fn lost(&self) -> Attributes {
+        Attributes { nlink: 1, size: 1, ..Attributes::bare(self.place, self.kind) }
+    }
 }
 
 /// Where a run of a file's bytes lies.
