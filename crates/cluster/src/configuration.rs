@@ -21,34 +21,37 @@
 //! - S4: a removal leaves a region as many nodes as each block needs there, unless the state says
 //!   why it does not.
 //! - S5: the level never falls, and rises no higher than what all nodes speak that have not left.
-//! - S6: a region whose nodes leave has given up its keys of all regions before.
+//! - S6: a region whose nodes leave has given up its keys of all regions before, or is lost.
+//! - S7: a region is lost once, with heirs that its group never had. Until these go on no members
+//!   change: who has to report stays the same.
 
 mod admission;
 mod draining;
+mod fencing;
 mod joining;
 mod level;
 mod regions;
+mod request;
 mod standings;
 
 use crate::Topology;
-use crate::grants::Grant;
 use crate::ring::REPLICAS;
 use crate::topology::{ClusterFile, Draining, Membership};
 use admission::{allow, revoke};
 use bytes::Bytes;
 use draining::{begin_anew, drain_again, drained, keep};
+use fencing::{Fencing, check_no_fence, fence, go_on};
 pub use joining::check_node_name;
 use joining::{add, free, up};
 use level::{at_most, rise, speaks};
-use meridian_core::level::Level;
 use meridian_core::{GroupId, NodeId};
-use meridian_eunomia::Word;
 use meridian_paxos::Service;
 pub use regions::check_region_name;
 use regions::{Adding, add_region, close_region, heir_after, remove_region};
+pub use request::Request;
 use serde::{Deserialize, Serialize};
 use standings::{follow, hear};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// More members than this a group must not have: `global` has all nodes.
 pub const NODES_MAX: usize = 256;
@@ -58,135 +61,6 @@ pub const REPLICAS_MAX: usize = 5;
 
 /// So many bytes a reason may have for which a node is removed that its region needs.
 pub const REASON_MAX: usize = 1024;
-
-/// What is asked of the service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
-    /// Be this, if you are nothing yet; the text of a `cluster.json`.
-    Initialise(String),
-    /// A node comes.
-    AddNode {
-        /// In this region.
-        region: String,
-        /// Its name; by default the region's with the next number.
-        name: Option<String>,
-        /// Where it listens.
-        address: String,
-        /// The nodes that answer now.
-        up: BTreeSet<String>,
-    },
-    /// The server of that node is up: now it may come into its groups.
-    Up {
-        /// Its name.
-        name: String,
-    },
-    /// A node goes: it is drained, and then leaves its groups.
-    RemoveNode {
-        /// Its name.
-        name: String,
-        /// The nodes that answer now.
-        up: BTreeSet<String>,
-        /// If it keeps the configuration: who does in its place.
-        keeper: Option<String>,
-        /// Why it must be, though its region has fewer nodes then than it needs.
-        reason: Option<String>,
-    },
-    /// A node that is drained stays: its removal is taken back, unless it goes for good.
-    KeepNode {
-        /// Its name.
-        name: String,
-    },
-    /// A node that is to keep the configuration takes part in that.
-    Keeps {
-        /// Its name.
-        name: String,
-    },
-    /// What a node holds is on enough of the nodes of its region that stay; from one that goes for
-    /// good ([`Draining::for_good`]): nothing relies on it any more.
-    Drained {
-        /// Its name.
-        name: String,
-        /// See [`Draining::since`].
-        since: u64,
-    },
-    /// A node listens somewhere else now.
-    SetAddress {
-        /// Its name.
-        name: String,
-        /// Where.
-        address: String,
-    },
-    /// Regions are so far apart now; see [`ClusterFile::rtt_ms`].
-    SetRtt(BTreeMap<String, u32>),
-    /// The configuration of that number counts in the group.
-    InForce {
-        /// The group's name.
-        group: String,
-        /// The number.
-        number: u64,
-    },
-    /// The program of a node speaks levels up to this.
-    Speaks {
-        /// The node's name.
-        name: String,
-        /// The highest.
-        newest: Level,
-    },
-    /// The cluster's level is not to rise above this; none: it rises when all nodes speak a higher
-    /// one.
-    LevelAtMost(Option<Level>),
-    /// A client may do no more than that.
-    Allow {
-        /// Its name in its certificate.
-        name: String,
-        /// What it may do; none: all again.
-        grant: Option<Grant>,
-    },
-    /// Certificates of that principal count no more.
-    Revoke {
-        /// As `ROLE/NAME`.
-        principal: String,
-    },
-    /// A region comes, with its first node. Others are added to it as to any region.
-    AddRegion {
-        /// The region's name.
-        region: String,
-        /// The node's name; by default the region's with a number.
-        name: Option<String>,
-        /// Where it listens.
-        address: String,
-        /// The nodes that answer now.
-        up: BTreeSet<String>,
-        /// When, in milliseconds since 1970.
-        now_ms: u64,
-    },
-    /// A region goes: its directory does when nothing is left in it, and nodes of another region
-    /// take over its group, which is empty then.
-    RemoveRegion {
-        /// The region's name.
-        region: String,
-        /// The nodes that answer now.
-        up: BTreeSet<String>,
-        /// For each of its nodes that keeps the configuration: who does in its place.
-        keepers: BTreeMap<String, String>,
-        /// When, in milliseconds since 1970.
-        now_ms: u64,
-    },
-    /// A region that goes has lost its directory: its nodes leave their groups.
-    CloseRegion {
-        /// The region's name.
-        region: String,
-        /// The nodes that answer now.
-        up: BTreeSet<String>,
-    },
-    /// A node says how far it is with the regions that have keys of all regions.
-    Word {
-        /// The node's name.
-        name: String,
-        /// What it says.
-        word: Word,
-    },
-}
 
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,48 +112,7 @@ impl Configuration {
     /// Does what `request` says.
     pub fn change(&mut self, request: Request) -> Reply {
         let mut next = self.file.clone();
-        let changed = match (&mut next, request) {
-            (file @ None, Request::Initialise(text)) => initialise(file, &text),
-            (Some(file), Request::Initialise(text)) => initialised(file, &text),
-            (None, _) => Err("there is no configuration yet".into()),
-            (Some(file), Request::AddNode { region, name, address, up }) => {
-                add(file, &region, name, address, &up)
-            }
-            (Some(file), Request::Up { name }) => up(file, &name),
-            (Some(file), Request::RemoveNode { name, up, keeper, reason }) => {
-                remove(file, &name, &up, (keeper, reason))
-            }
-            (Some(file), Request::KeepNode { name }) => keep(file, &name),
-            (Some(file), Request::Keeps { name }) => {
-                let kept = &mut file.configuration;
-                kept.joining.remove(&name);
-                if kept.joining.is_empty() {
-                    kept.replaced.clear();
-                }
-                Ok(None)
-            }
-            (Some(file), Request::Drained { name, since }) => drained(file, &name, since),
-            (Some(file), Request::SetAddress { name, address }) => {
-                set_address(file, &name, address)
-            }
-            (Some(file), Request::SetRtt(rtt_ms)) => {
-                file.rtt_ms = rtt_ms;
-                Ok(None)
-            }
-            (Some(file), Request::InForce { group, number }) => in_force(file, &group, number),
-            (Some(file), Request::Speaks { name, newest }) => speaks(file, name, newest),
-            (Some(file), Request::LevelAtMost(level)) => at_most(file, level),
-            (Some(file), Request::Allow { name, grant }) => allow(file, name, grant),
-            (Some(file), Request::Revoke { principal }) => revoke(file, principal),
-            (Some(file), Request::AddRegion { region, name, address, up, now_ms }) => {
-                add_region(file, Adding { region, name, address, now_ms }, &up)
-            }
-            (Some(file), Request::RemoveRegion { region, up, keepers, now_ms }) => {
-                remove_region(file, &region, &up, (keepers, now_ms))
-            }
-            (Some(file), Request::CloseRegion { region, up }) => close_region(file, &region, &up),
-            (Some(file), Request::Word { name, word }) => hear(file, &name, word),
-        };
+        let changed = apply(&mut next, request);
         let added = match changed {
             Ok(added) => added,
             Err(why) => return Reply::Refused(why),
@@ -305,6 +138,56 @@ impl Configuration {
     pub fn show(&self, since: u64) -> Shown {
         let newer = self.file.as_ref().filter(|file| file.configuration.version > since);
         Shown(newer.map(text))
+    }
+}
+
+/// Does what `request` says to `state`.
+fn apply(state: &mut Option<ClusterFile>, request: Request) -> Changed {
+    if let Some(file) = state {
+        check_no_fence(file, &request)?;
+    }
+    match (state, request) {
+        (file @ None, Request::Initialise(text)) => initialise(file, &text),
+        (Some(file), Request::Initialise(text)) => initialised(file, &text),
+        (None, _) => Err("there is no configuration yet".into()),
+        (Some(file), Request::AddNode { region, name, address, up }) => {
+            add(file, &region, name, address, &up)
+        }
+        (Some(file), Request::Up { name }) => up(file, &name),
+        (Some(file), Request::RemoveNode { name, up, keeper, reason }) => {
+            remove(file, &name, &up, (keeper, reason))
+        }
+        (Some(file), Request::KeepNode { name }) => keep(file, &name),
+        (Some(file), Request::Keeps { name }) => {
+            let kept = &mut file.configuration;
+            kept.joining.remove(&name);
+            if kept.joining.is_empty() {
+                kept.replaced.clear();
+            }
+            Ok(None)
+        }
+        (Some(file), Request::Drained { name, since }) => drained(file, &name, since),
+        (Some(file), Request::SetAddress { name, address }) => set_address(file, &name, address),
+        (Some(file), Request::SetRtt(rtt_ms)) => {
+            file.rtt_ms = rtt_ms;
+            Ok(None)
+        }
+        (Some(file), Request::InForce { group, number }) => in_force(file, &group, number),
+        (Some(file), Request::Speaks { name, newest }) => speaks(file, name, newest),
+        (Some(file), Request::LevelAtMost(level)) => at_most(file, level),
+        (Some(file), Request::Allow { name, grant }) => allow(file, name, grant),
+        (Some(file), Request::Revoke { principal }) => revoke(file, principal),
+        (Some(file), Request::AddRegion { region, name, address, up, now_ms }) => {
+            add_region(file, Adding { region, name, address, now_ms }, &up)
+        }
+        (Some(file), Request::RemoveRegion { region, up, keepers, now_ms }) => {
+            remove_region(file, &region, &up, (keepers, now_ms))
+        }
+        (Some(file), Request::CloseRegion { region, up }) => close_region(file, &region, &up),
+        (Some(file), Request::Word { name, word }) => hear(file, &name, word),
+        (Some(file), Request::FenceRegion { region, up, keyless, now_ms }) => {
+            fence(file, Fencing { region, keyless, now_ms }, &up)
+        }
     }
 }
 
@@ -535,7 +418,7 @@ fn in_force(file: &mut ClusterFile, group: &str, number: u64) -> Changed {
         membership.before = std::mem::replace(&mut membership.members, next);
         membership.number = number;
     }
-    Ok(None)
+    go_on(file, group, number)
 }
 
 impl Service for Configuration {

@@ -9,6 +9,7 @@
 
 use crate::grants::Grant;
 use crate::levels::Levels;
+pub use crate::lost::LostEntry;
 pub use crate::order::DeliveryOrder;
 use meridian_core::level::{Level, Speaks};
 use meridian_eunomia::Registry;
@@ -135,7 +136,7 @@ pub struct Kept {
     /// Whose certificates count no more, as `ROLE/NAME`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub revoked: BTreeSet<String>,
-    /// The regions that came after the others, or go, by name.
+    /// The regions that came after the others, go, or are lost, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub regions: BTreeMap<String, RegionEntry>,
     /// Which regions have keys of all regions, once one has joined or left (decision 88); before
@@ -172,7 +173,7 @@ pub struct Membership {
     pub waits_for: Option<String>,
 }
 
-/// A region that came after the others, or goes (decision 84).
+/// A region that came after the others, goes (decision 84), or is lost (decision 107).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionEntry {
@@ -185,6 +186,9 @@ pub struct RegionEntry {
     /// The node with which it began: with that one its local keys begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
+    /// It is lost for good, and others go on with its group (decision 107).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<LostEntry>,
 }
 
 /// One node in `cluster.json`.

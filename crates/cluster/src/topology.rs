@@ -1,12 +1,13 @@
 //! Which nodes, regions and groups there are, as [`ClusterFile`] says.
 
 pub use crate::file::{
-    CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Draining, Kept, Membership, NodeEntry, RegionEntry,
-    TopologyError,
+    CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Draining, Kept, LostEntry, Membership, NodeEntry,
+    RegionEntry, TopologyError,
 };
 use crate::grants::Grant;
 use crate::keeping::Keeping;
 use crate::levels::Levels;
+use crate::lost::LostRegion;
 use meridian_core::ids::GROUPS_MAX;
 use meridian_core::level::Speaks;
 use meridian_core::{GroupId, NodeId, RegionId};
@@ -106,6 +107,8 @@ pub struct Topology {
     pub revoked: BTreeSet<String>,
     /// See [`Kept::standings`].
     pub standings: Option<Registry>,
+    /// See [`Topology::lost`].
+    pub(crate) lost: BTreeMap<GroupId, LostRegion>,
 }
 
 impl Topology {
@@ -147,6 +150,7 @@ impl Topology {
             grants: file.configuration.grants.clone(),
             revoked: file.configuration.revoked.clone(),
             standings: file.configuration.standings.clone(),
+            lost: BTreeMap::new(),
         };
         for entry in &file.nodes {
             if topology.node_named(&entry.name).is_some() {
@@ -169,6 +173,7 @@ impl Topology {
         let mut groups = file.configuration.groups.iter();
         groups.try_for_each(|(name, of)| topology.apply(name, of))?;
         topology.keeping = Keeping::new(&topology, &file.configuration)?;
+        topology.lost = LostRegion::all(&topology, &file.configuration)?;
         if topology.groups.len() > GROUPS_MAX {
             return invalid(format!("{} groups, at most {GROUPS_MAX}", topology.groups.len()));
         }
@@ -198,7 +203,7 @@ impl Topology {
     fn region_of(&mut self, name: &str, kept: &Kept) -> RegionId {
         self.region_named(name).unwrap_or_else(|| {
             let region = RegionId(u16::try_from(self.regions.len()).unwrap_or(u16::MAX));
-            let RegionEntry { added_ms, leaves_ms, first } =
+            let RegionEntry { added_ms, leaves_ms, first, lost: _ } =
                 kept.regions.get(name).cloned().unwrap_or_default();
             self.regions.push(Region { name: name.into(), added_ms, leaves_ms, first });
             self.groups.push(Group::new(name, Some(region)));
@@ -324,11 +329,16 @@ impl Topology {
         self.group_ids().filter(move |group| is_in(self.group(*group)))
     }
 
-    /// The regions that hold what all hold: those that have begun, and do not go.
+    /// The regions that hold what all hold: those that have begun, do not go and are not lost.
     pub fn staying_regions(&self) -> impl Iterator<Item = RegionId> + '_ {
         let groups = self.group_ids().filter(|group| self.has_begun(*group));
-        let stays = |id: &RegionId| self.regions[usize::from(id.0)].leaves_ms.is_none();
-        groups.filter_map(|group| self.group(group).region).filter(stays)
+        groups.filter_map(|group| self.group(group).region).filter(|id| !self.has_left(*id))
+    }
+
+    /// Whether a region goes, has gone or is lost.
+    pub fn has_left(&self, region: RegionId) -> bool {
+        let leaves = self.regions[usize::from(region.0)].leaves_ms.is_some();
+        leaves || self.lost_region(region).is_some()
     }
 
     /// Their names, in order.
@@ -341,7 +351,7 @@ impl Topology {
     pub fn nodes_in(&self, region: RegionId) -> impl Iterator<Item = NodeId> + '_ {
         let stays = |node: &Node| !node.leaves && node.draining.is_none();
         let is_in = move |node: &Node| node.region == region && stays(node);
-        self.node_ids().filter(move |node| is_in(self.node(*node)))
+        self.node_ids().filter(move |node| is_in(self.node(*node)) && !self.is_lost(*node))
     }
 
     /// Those of them that have been up: a block may be given to them.

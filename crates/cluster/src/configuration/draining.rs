@@ -52,8 +52,8 @@ pub(super) fn begin_anew(file: &mut ClusterFile, region: &str) {
 }
 
 /// Notes the report. A node leaves its groups when what it held is on enough others; if these
-/// groups are changing, or one that keeps the configuration does not take part yet, at a later
-/// report.
+/// groups are changing, a fence is open, or one that keeps the configuration does not take part
+/// yet, at a later report.
 pub(super) fn drained(file: &mut ClusterFile, name: &str, since: u64) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
     let Some(by) = topology.node_named(name) else { return Err(format!("no node {name}")) };
@@ -71,7 +71,7 @@ pub(super) fn drained(file: &mut ClusterFile, name: &str, since: u64) -> Changed
         }
         draining.reported.insert(name.into());
         let all = draining.down && stay.iter().all(|name| draining.reported.contains(*name));
-        let kept = file.configuration.joining.is_empty();
+        let kept = file.configuration.joining.is_empty() && topology.open_fence().is_none();
         let mut left = file.clone();
         if (all || node == by) && kept && leave(&mut left, at).is_ok() {
             *file = left;

@@ -44,24 +44,25 @@ pub fn check_region_name(name: &str) -> Result<(), String> {
     }
 }
 
-fn check_level(file: &ClusterFile) -> Result<(), String> {
-    let (now, needed) = (file.configuration.levels.now, Level::REGIONS);
+/// The cluster goes by a level on which `what` is.
+pub(super) fn check_level(file: &ClusterFile, needed: Level, what: &str) -> Result<(), String> {
+    let now = file.configuration.levels.now;
     if now >= needed {
         return Ok(());
     }
     Err(format!(
-        "the cluster goes by feature level {now}, and regions come and go from {needed} on: see \
-         `meridian cluster level`"
+        "the cluster goes by feature level {now}, and {what} from {needed} on: see `meridian \
+         cluster level`"
     ))
 }
 
 pub(super) fn add_region(file: &mut ClusterFile, adding: Adding, up: &BTreeSet<String>) -> Changed {
     let Adding { region, name, address, now_ms } = adding;
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
-    check_level(file)?;
+    check_level(file, Level::REGIONS, "regions come and go")?;
     check_region_name(&region)?;
     if let Some(id) = topology.region_named(&region) {
-        if topology.regions[usize::from(id.0)].leaves_ms.is_some() {
+        if topology.has_left(id) {
             return Err(format!("there was a region {region}: a name is never given again"));
         }
         if !topology.group(topology.group_of_region(id)).members.is_empty() {
@@ -75,7 +76,8 @@ pub(super) fn add_region(file: &mut ClusterFile, adding: Adding, up: &BTreeSet<S
     let (members, waits_for) = (vec![name.clone()], Some(name.clone()));
     let first = Membership { members, waits_for, ..Membership::default() };
     file.configuration.groups.insert(region.clone(), first);
-    let entry = RegionEntry { added_ms: Some(now_ms), leaves_ms: None, first: Some(name.clone()) };
+    let first = Some(name.clone());
+    let entry = RegionEntry { added_ms: Some(now_ms), first, ..RegionEntry::default() };
     file.configuration.regions.insert(region.clone(), entry);
     enrol(file, &region, name, address)
 }
@@ -87,7 +89,11 @@ fn region(topology: &Topology, name: &str) -> Result<RegionId, String> {
 
 /// Who takes over the group of a region that goes: nodes of one other region that are up, an odd
 /// number.
-fn heirs(topology: &Topology, of: RegionId, up: &BTreeSet<String>) -> Result<Vec<NodeId>, String> {
+pub(super) fn heirs(
+    topology: &Topology,
+    of: RegionId,
+    up: &BTreeSet<String>,
+) -> Result<Vec<NodeId>, String> {
     let is_up = |node: &NodeId| up.contains(&topology.node(*node).name);
     let others = topology.staying_regions().filter(|other| *other != of);
     let candidates = others.map(|other| topology.staying_in(other).filter(is_up).take(HEIRS));
@@ -120,7 +126,7 @@ pub(super) fn remove_region(
     (keepers, now_ms): (BTreeMap<String, String>, u64),
 ) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
-    check_level(file)?;
+    check_level(file, Level::REGIONS, "regions come and go")?;
     let id = region(&topology, name)?;
     if topology.regions[usize::from(id.0)].leaves_ms.is_some() {
         return Ok(None); // It goes already.

@@ -1,6 +1,6 @@
 //! Which regions have keys of all regions (decision 88): the registry of [`meridian_eunomia`]
 //! decides, as a part of the configuration, and follows the cluster. A region joins when it has
-//! begun, and leaves when it is to go. Each node is one process of it: it speaks for all that it
+//! begun, leaves when it is to go, and is lost when it is fenced. Each node is one process of it: it speaks for all that it
 //! has, and also if it has no such keys, as it may have some later.
 
 use super::Changed;
@@ -68,7 +68,9 @@ pub(super) fn follow(file: &mut ClusterFile, topology: &Topology) {
     let first = topology.key_regions();
     let staying: BTreeSet<_> = topology.staying_regions().collect();
     let all = (0..topology.regions.len().min(REGIONS_MAX) as u16).map(RegionId);
-    let is_as_wanted = |region: &RegionId| first.writes(*region) == staying.contains(region);
+    let is_as_wanted = |region: &RegionId| {
+        stays_open(topology, *region) || first.writes(*region) == staying.contains(region)
+    };
     if file.configuration.standings.is_none() && all.clone().all(|region| is_as_wanted(&region)) {
         return;
     }
@@ -77,10 +79,30 @@ pub(super) fn follow(file: &mut ClusterFile, topology: &Topology) {
     let mut registry = kept.unwrap_or_else(|| Registry::new([], (*first).clone()));
     registry.follow(peers);
     for region in all {
+        if stays_open(topology, region) {
+            continue;
+        }
         // What is denied now is tried again with the next change.
-        let _ = move_on(&mut registry, region, staying.contains(&region));
+        let _ = match topology.lost_region(region) {
+            Some(_) => lose(&mut registry, region),
+            None => move_on(&mut registry, region, staying.contains(&region)),
+        };
     }
     file.configuration.standings = Some(registry);
+}
+
+/// A region is lost whose keys somebody may hold. What of them is kept nodes do not agree on yet
+/// (decision 107), so nobody says that they are gone.
+fn stays_open(topology: &Topology, region: RegionId) -> bool {
+    topology.lost_region(region).is_some_and(|lost| !lost.keyless)
+}
+
+/// Nobody has keys of all regions, so all agree soon that nothing is kept.
+fn lose(registry: &mut Registry, region: RegionId) -> Result<(), Denied> {
+    match registry.regions().standing(region) {
+        Standing::Lost { .. } | Standing::Settles { .. } => Ok(()),
+        _ => registry.lose(region),
+    }
 }
 
 fn move_on(registry: &mut Registry, region: RegionId, stays: bool) -> Result<(), Denied> {

@@ -4,7 +4,8 @@ use super::super::*;
 use crate::topology::{CLUSTER_FORMAT, Kept, NodeEntry};
 use meridian_core::RegionId;
 use meridian_core::level::Level;
-use meridian_eunomia::Standing;
+use meridian_eunomia::{Standing, Word};
+use std::collections::BTreeMap;
 
 const SA: RegionId = RegionId(2);
 

@@ -1,7 +1,9 @@
 use super::*;
+use crate::grants::Grant;
 use crate::topology::{CLUSTER_FORMAT, Draining, NodeEntry};
 use meridian_core::level::Level;
 use meridian_core::{GroupId, NodeId, RegionId};
+use std::collections::BTreeMap;
 
 fn file() -> ClusterFile {
     let node = |name: &str| NodeEntry {

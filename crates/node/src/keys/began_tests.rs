@@ -103,7 +103,7 @@ fn keys_of_a_region_that_was_added_begin_with_its_first_node() {
         draining: None,
     };
     let first = Some("sa-1".to_string());
-    let sa = RegionEntry { added_ms: Some(9), leaves_ms: None, first };
+    let sa = RegionEntry { added_ms: Some(9), leaves_ms: None, first, lost: None };
     let all = Topology::new(&ClusterFile {
         insecure_plain_text: true,
         format: CLUSTER_FORMAT,

@@ -77,6 +77,7 @@ impl Cluster {
             | Request::AddRegion { .. }
             | Request::RemoveRegion { .. }
             | Request::CloseRegion { .. }
+            | Request::FenceRegion { .. }
             | Request::Word { .. }
             | Request::Up { .. }
             | Request::KeepNode { .. }
