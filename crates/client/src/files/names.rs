@@ -72,6 +72,9 @@ impl Files {
                 None => self.attributes(entry.place.ino).await,
             };
             match found {
+                Err(ClientError::Fs(FsError::Gone)) if self.is_lost(entry.place) => {
+                    return Ok(entry.lost());
+                }
                 // Removed between the two questions: the name leads elsewhere now, or nowhere.
                 Err(ClientError::Fs(FsError::Gone | FsError::Stale)) => {}
                 Ok(attributes) => {
@@ -84,6 +87,11 @@ impl Files {
             }
         }
         Err(FsError::NotFound.into())
+    }
+
+    /// Whether a place was lost with its region (decision 107): its name is all that is left.
+    fn is_lost(&self, place: Place) -> bool {
+        self.client.topology().has_lost(place.partition)
     }
 
     async fn ask_for(&self, parent: Ino, name: &Name) -> Result<(Answer, Stamp), ClientError> {
