@@ -27,6 +27,12 @@ pub enum Mutation {
     MissesSteps,
     /// Notes under another's name that an update is applied.
     MisnamesSteps,
+    /// Hears votes of a lost group after it has reported which it knows.
+    HearsLostVotes,
+    /// Reports nothing of the votes that it has heard.
+    ForgetsHeard,
+    /// Heirs go on before all have reported.
+    BeginsEarly,
 }
 
 impl Mutation {

@@ -7,21 +7,24 @@
 mod access;
 mod configuration;
 mod drained;
+mod heirs;
 mod member;
 mod messages;
 mod noting;
 mod requests;
 mod space;
 
+pub use heirs::{Inheritance, VotesPart};
 pub use messages::{Command, Message, Output, Record, Timer};
 
 use crate::api::{ReplicaStatus, Reply};
 use crate::configuration::{self as configuring, ConfigurationReplica};
 use crate::drain::{self, Drain};
 use crate::mutation::Mutation;
-use crate::replica::{ConnectionId, Replica, Wish, encode};
+use crate::replica::{ConnectionId, Replica, Wish};
 use crate::space::Space;
 use crate::steps::{Step, Steps, What};
+use heirs::{Heirs, own_groups};
 use member::Member;
 use meridian_cluster::Topology;
 use meridian_core::{
@@ -51,6 +54,9 @@ pub struct Node {
     /// The names of clients, as their certificates say, by their connections.
     known: BTreeMap<ConnectionId, String>,
     admits_all: bool,
+    heirs: Heirs,
+    /// A planted bug, for replicas that come later.
+    mutation: Mutation,
     /// What was done for which message.
     steps: Aside<Steps>,
 }
@@ -59,7 +65,7 @@ impl Node {
     /// The node `me` of `topology`, with nothing delivered.
     pub fn new(topology: Arc<Topology>, me: NodeId) -> Node {
         let replica = |group| (group, Replica::new(&topology, group, me));
-        let replicas = topology.groups_of(me).map(replica).collect();
+        let replicas = own_groups(&topology, me).map(replica).collect();
         let drain = Drain::new(topology.clone(), me);
         let configuration = ConfigurationReplica::new(topology.clone(), me);
         Node {
@@ -72,6 +78,8 @@ impl Node {
             configuration,
             known: BTreeMap::new(),
             admits_all: false,
+            heirs: Heirs::default(),
+            mutation: Mutation::Correct,
             steps: Aside::default(),
         }
     }
@@ -111,6 +119,7 @@ impl Node {
         self.replicas.values_mut().for_each(|replica| replica.plant(mutation));
         self.admits_all = mutation.is(Mutation::AdmitsAll);
         self.steps.plant(mutation);
+        self.plant_in_heirs(mutation);
         self
     }
 
@@ -159,17 +168,25 @@ impl Node {
             }
             Message::Vote { from: group, to, id, vote } => {
                 let Some(replica) = self.replicas.get_mut(&to) else { return };
-                if !replica.is_decided(id) {
-                    out.note(Record::Vote { from: group, to, id, vote: vote.clone() });
+                if replica.hears(id, group, from) {
+                    if !replica.has_heard(id, group) {
+                        out.persist(Record::Vote { from: group, to, id, vote: vote.clone() });
+                    }
                     let mut wishes = Vec::new();
                     replica.on_vote(id, group, vote, &mut wishes);
                     self.grant(now, to, wishes, Some(out));
                 }
             }
             Message::VoteSettled { from: group, to, id } => {
-                // Only a replica of the same group can bring ours on.
-                let lacks = |replica: &Replica| replica.partition().missing(id).contains(&group);
-                if self.replicas.get(&to).is_some_and(lacks) {
+                let lacks =
+                    |replica: &&mut Replica| replica.partition().missing(id).contains(&group);
+                let Some(replica) = self.replicas.get_mut(&to).filter(lacks) else { return };
+                if replica.partition().inherited().is_some() {
+                    let mut wishes = Vec::new();
+                    replica.end_inherited(id, &mut wishes);
+                    self.grant(now, to, wishes, Some(out));
+                } else {
+                    // Only a replica of the same group can bring ours on.
                     let command = Event::Command(multicast::Command::FetchState);
                     self.step_multicast(now, to, command, out);
                 }
@@ -182,10 +199,18 @@ impl Node {
                 let Some(replica) = self.replicas.get(&of) else { return };
                 if let Some(vote) = replica.own_vote(id).cloned() {
                     out.send(from, Message::Vote { from: of, to: by, id, vote });
-                } else if replica.multicast.has_dropped(id) {
+                } else if replica.has_ended(id) {
                     out.send(from, Message::VoteSettled { from: of, to: by, id });
                 }
             }
+            Message::Begins(group) => {
+                self.all_step(now, &Event::Restarted(group.of(from)), out);
+            }
+            Message::VotesWanted { of, number, by, offset } => {
+                let part = self.votes_part(of, number, by, offset);
+                part.into_iter().for_each(|part| out.send(from, Message::VotesPart(part)));
+            }
+            Message::VotesPart(part) => self.on_votes_part(now, from, part, out),
         }
     }
 
@@ -205,6 +230,7 @@ impl Node {
         for command in member.commands {
             self.step_multicast(now, group, Event::Command(command), out);
         }
+        self.make_reports(group, out);
     }
 
     /// What the multicast tells. `out` is `None` while records are replayed: all was said before.
@@ -284,6 +310,8 @@ impl Node {
                         let wishes = self.hand_over_vote(id, *other, group);
                         todo.extend(wishes.into_iter().map(|wish| (group, wish)));
                     }
+                    let wishes = self.end_where_others_have(id, group, &of);
+                    todo.extend(wishes.into_iter().map(|wish| (group, wish)));
                     if let Some(out) = &mut out {
                         self.ask_votes(group, id, &of, out);
                     }
@@ -346,7 +374,7 @@ impl Node {
             return;
         };
         if of.next.is_none() {
-            return;
+            return self.tell_in_force(group, out);
         }
         if let Some(start) = replica.next_members(of) {
             let command = Event::Command(multicast::Command::Start(start));
@@ -370,12 +398,13 @@ impl Node {
             self.step_multicast(now, group, Event::Command(command), out);
         }
         let known = |group: &GroupId| self.replicas.contains_key(group);
-        let new: Vec<_> = topology.groups_of(me).filter(|group| !known(group)).collect();
+        let new: Vec<_> = own_groups(&topology, me).filter(|group| !known(group)).collect();
         for group in new {
             self.replicas.insert(group, Replica::new(&topology, group, me));
             self.step_multicast(now, group, Event::Started, out);
             out.timer(now + REPLICA_TICK, Timer::Replica(group));
         }
+        self.learn_fences(now, out);
     }
 
     fn on_replica_tick(&mut self, now: Time, group: GroupId, out: &mut Outbox<Self>) {
@@ -390,6 +419,9 @@ impl Node {
             replica.say_regions(now, &self.topology, &mut wishes);
             self.grant(now, group, wishes, Some(out));
             self.change_members(now, group, out);
+            out.timer(now + REPLICA_TICK, Timer::Replica(group));
+        } else if self.heirs.gathers(group) {
+            self.gather(now, group, out);
             out.timer(now + REPLICA_TICK, Timer::Replica(group));
         }
     }
@@ -441,6 +473,7 @@ impl Process for Node {
                 for group in self.replicas.keys() {
                     out.timer(now + REPLICA_TICK, Timer::Replica(*group));
                 }
+                self.learn_fences(now, out);
             }
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(Command::Request { connection, request }) => {
@@ -508,6 +541,12 @@ impl Process for Node {
                 replica.on_vote(id, from, vote, &mut wishes);
                 self.grant(Time(0), to, wishes, None);
             }
+            Record::VotesReport { of, number, by, votes } => {
+                if let Some(replica) = self.replicas.get_mut(&by) {
+                    replica.reported(of, number, votes);
+                }
+            }
+            Record::Inherited(inheritance) => self.inherits(inheritance),
         }
     }
 
@@ -517,13 +556,14 @@ impl Process for Node {
             .iter()
             .map(|(group, replica)| (*group, replica.multicast.clone(), replica.frozen()))
             .collect();
-        let groups = frozen.into_iter().map(|(group, multicast, (partition, sessions))| {
-            let state = multicast.state().with_application(encode(&partition, &sessions));
+        let groups = frozen.into_iter().map(|(group, multicast, application)| {
+            let state = multicast.state().with_application(application.encode());
             Record::Multicast { group, record: multicast::Record::State(Box::new(state)) }
         });
         let drain = self.drain.checkpoint().map(Record::Drain);
         let configuration = self.configuration.checkpoint().map(Record::Configuration);
-        Box::new(drain.chain(configuration).chain(groups))
+        let (begun, reports) = self.kept_of_heirs();
+        Box::new(drain.chain(configuration).chain(begun).chain(groups).chain(reports))
     }
 
     fn passed(&mut self, now: Time, visible: &Visible<Self>) {

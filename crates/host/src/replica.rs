@@ -13,7 +13,6 @@ use crate::api::{Refusal, ReplyBody};
 use crate::reads::{Read, Reads};
 use crate::sessions::{Admission, Sessions};
 use crate::update::Payload;
-use bytes::Bytes;
 use caps::{Asked, Caps};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::DeliveryOrder;
@@ -25,7 +24,7 @@ use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Partition, Query, Rights, Timestamp, Vector};
 use meridian_multicast::{
-    self as multicast, ClockSource, Config, Delivery, Dissemination, Notice, Options, Order,
+    self as multicast, ClockSource, Config, Delivery, Dissemination, Fence, Notice, Options, Order,
     PrimCast, Start, Touches,
 };
 use serde::{Deserialize, Serialize};
@@ -33,6 +32,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod along;
+mod application;
 mod caps;
 mod counting;
 mod leases;
@@ -43,8 +43,10 @@ mod regions;
 mod snapshots;
 mod space;
 mod status;
+mod votes;
 
 pub use along::Looks;
+pub use application::Frozen;
 pub use caps::{CAP_LEASE, POLL_MAX};
 use counting::Counted;
 use leases::Vigil;
@@ -53,6 +55,8 @@ use nameless::Nameless;
 use regions::RegionsSaid;
 pub use snapshots::SNAPSHOT_LEASE;
 use snapshots::{Heard, Snapshots};
+use votes::Votes;
+pub(crate) use votes::decode as votes_of_report;
 
 /// How long a client may hold locks and files without a name without saying that it lives.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -109,7 +113,8 @@ pub struct Replica {
     reads: Reads,
     /// Leases, as they were last renewed.
     leases: Vigil<ClientId, Rank>,
-    /// Since when votes have been missing, and when they were last asked for.
+    votes: Votes,
+    /// When missing votes were last asked for.
     votes_asked: Time,
     /// Blocks that no file lies in any more.
     released: Vec<BlockId>,
@@ -154,6 +159,30 @@ impl Replica {
         let known = topology.group_ids().filter(|id| *id == group || topology.has_begun(*id));
         let configs = known.flat_map(|id| configs_of(topology, id, id == group, me));
         let multicast = PrimCast::joining(ProcessId { group, node: me }, configs);
+        let mut replica = Replica::with(topology, group, multicast);
+        if topology.has_lost(group) && !topology.is_lost(me) {
+            replica.partition.inherit([]); // Another member gives the rest.
+        }
+        replica
+    }
+
+    /// The replica of an heir, with these votes of the lost group.
+    pub(crate) fn inheriting(
+        topology: &Topology,
+        me: NodeId,
+        fence: Fence,
+        votes: BTreeMap<MessageId, Vote>,
+    ) -> Replica {
+        let group = fence.config.group;
+        let known = topology.group_ids().filter(|id| *id != group && topology.has_begun(*id));
+        let configs: Vec<_> = known.flat_map(|id| configs_of(topology, id, false, me)).collect();
+        let multicast = PrimCast::inheriting(group.of(me), fence, configs);
+        let mut replica = Replica::with(topology, group, multicast);
+        replica.partition.inherit(votes);
+        replica
+    }
+
+    fn with(topology: &Topology, group: GroupId, multicast: PrimCast) -> Replica {
         // In the linearizable order a logical clock would make messages wait for groups that know
         // nothing of them.
         // The first directories were made with the cluster.
@@ -183,6 +212,7 @@ impl Replica {
             caps: Caps::default(),
             reads: Reads::default(),
             leases: Vigil::default(),
+            votes: Votes::default(),
             votes_asked: Time(0),
             released: Vec::new(),
             nameless: Nameless::default(),
@@ -384,14 +414,15 @@ impl Replica {
             return self.skip(id, ts, effects); // It has cancelled what it should.
         };
         match admission {
-            Admission::Execute => {
+            // The lost group had it executed, as far as others have heard.
+            Admission::Refuse if !self.partition.has_inherited(id) => {
+                self.snapshots.hear(|| Heard::Refuse(id, ts, operation.update.clone()));
+                self.partition.refuse(id, ts, &operation.update, effects);
+            }
+            Admission::Execute | Admission::Refuse => {
                 let operation = self.planted(operation);
                 self.snapshots.hear(|| Heard::Execute(id, ts, operation.clone()));
                 self.partition.deliver(id, ts, operation, effects);
-            }
-            Admission::Refuse => {
-                self.snapshots.hear(|| Heard::Refuse(id, ts, operation.update.clone()));
-                self.partition.refuse(id, ts, &operation.update, effects);
             }
             Admission::Repeat => {
                 self.skip(id, ts, effects);
@@ -403,33 +434,6 @@ impl Replica {
     fn skip(&mut self, id: MessageId, ts: Stamp, effects: &mut Vec<Effect>) {
         self.snapshots.hear(|| Heard::Skip(id, ts));
         self.partition.skip(id, ts, effects);
-    }
-
-    /// Another partition's vote.
-    pub fn on_vote(&mut self, id: MessageId, from: GroupId, vote: Vote, out: &mut Vec<Wish>) {
-        if self.is_decided(id) {
-            return;
-        }
-        let mut effects = Vec::new();
-        self.snapshots.hear(|| Heard::Vote(id, from, vote.clone()));
-        self.partition.vote(id, from, vote, &mut effects);
-        self.carry_out(effects, out);
-    }
-
-    /// Whether `id` was decided here: what concerns it now comes too late. One that waits was not,
-    /// even if its client was answered elsewhere and waits for it no more.
-    pub fn is_decided(&self, id: MessageId) -> bool {
-        !self.partition.is_waiting(id) && self.sessions.is_decided(id)
-    }
-
-    /// Another's replica lacks our vote.
-    pub fn own_vote(&self, id: MessageId) -> Option<&Vote> {
-        self.partition.own_vote(id)
-    }
-
-    /// All replicas of all destinations have applied these.
-    pub fn on_settled(&mut self, ids: &[MessageId]) {
-        ids.iter().for_each(|id| self.partition.forget_vote(*id));
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>, out: &mut Vec<Wish>) {
@@ -492,47 +496,11 @@ impl Replica {
         for read in self.reads.take_old(now, READ_MAX) {
             out.push(Wish::Reply(read.waiter, ReplyBody::Refused(Refusal::Overloaded)));
         }
-        if now.since(self.votes_asked) >= VOTE_RETRY {
-            self.votes_asked = now;
-            let waiting = self.partition.waiting();
-            out.extend(waiting.into_iter().map(|(id, of)| Wish::AskVotes { id, of }));
-        }
+        self.on_votes_tick(now, out);
         self.snapshots.age(counted);
         self.on_caps_tick(now, counted, out);
         self.expire_leases(counted, out);
         counted
-    }
-
-    /// The state of partition and sessions, in bytes.
-    pub fn application(&self) -> Bytes {
-        encode(&self.partition, &self.sessions)
-    }
-
-    /// Copies that can be encoded later, on another thread.
-    pub fn frozen(&self) -> (Partition, Sessions) {
-        (self.partition.clone(), self.sessions.clone())
-    }
-
-    /// Takes over what [`Replica::application`] gave, here or elsewhere.
-    ///
-    /// # Panics
-    /// If the bytes are not that: they passed a checksum, so a program of another version wrote
-    /// them.
-    pub fn install(&mut self, application: &[u8], out: &mut Vec<Wish>) {
-        let (partition, sessions) =
-            postcard::from_bytes(application).expect("a state of this version");
-        self.replace_partition(partition);
-        self.sessions = sessions;
-        for (ts, id) in self.partition.waiting_for_others() {
-            self.multicast.hold((multicast::Timestamp(ts.0), id));
-        }
-        self.multicast.handled(self.partition.delivered());
-        let known =
-            |id: &MessageId| self.sessions.outcome(*id).is_some() || self.sessions.has_ended(*id);
-        let answered: Vec<_> = self.updates.keys().copied().filter(known).collect();
-        answered.into_iter().for_each(|id| self.on_duplicate(id, out));
-        self.on_let_go(out);
-        self.answer_reads(out);
     }
 
     /// Checks what must hold between steps.
@@ -566,9 +534,4 @@ fn configs_of(topology: &Topology, id: GroupId, own: bool, me: NodeId) -> Vec<Co
     let next = group.next.as_ref().filter(|_| own && !group.members.contains(&me));
     let next = next.map(|members| config(group.number + 1, members));
     before.into_iter().chain([config(group.number, &group.members)]).chain(next).collect()
-}
-
-/// The bytes of a partition and its sessions.
-pub fn encode(partition: &Partition, sessions: &Sessions) -> Bytes {
-    postcard::to_stdvec(&(partition, sessions)).expect("a state can be encoded").into()
 }

@@ -1,10 +1,12 @@
 //! What nodes say to each other, to their shells, and to their disks.
 
+use super::heirs::{Inheritance, VotesPart};
 use crate::api::{Reply, Request};
 use crate::configuration;
 use crate::drain;
 use crate::replica::ConnectionId;
 use crate::space;
+use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{GroupId, MessageId};
 use meridian_fs::vote::Vote;
@@ -58,6 +60,21 @@ pub enum Message {
     Drain(drain::Message),
     /// Between those that keep the configuration.
     Configuration(configuration::Message),
+    /// The sender begins as an heir of this group: whatever was said to it before is lost.
+    Begins(GroupId),
+    /// The sender is an heir, and lacks a report on votes.
+    VotesWanted {
+        /// Of the lost group.
+        of: GroupId,
+        /// The configuration of the heirs.
+        number: u64,
+        /// By the replica of which group.
+        by: GroupId,
+        /// From this byte.
+        offset: u64,
+    },
+    /// A part of one.
+    VotesPart(VotesPart),
 }
 
 /// What the server's shell passes on.
@@ -139,7 +156,7 @@ pub enum Record {
         /// What.
         record: multicast::Record,
     },
-    /// A vote came from another node. Noted before the message counts as stable.
+    /// A vote came from another node: durable before anything is said that rests on it.
     Vote {
         /// Of which group.
         from: GroupId,
@@ -154,4 +171,18 @@ pub enum Record {
     Drain(drain::Record),
     /// Of the replica of the configuration.
     Configuration(configuration::Record),
+    /// What our replica of `by` reports of the votes of a lost group. Follows the record by which
+    /// that replica is sealed.
+    VotesReport {
+        /// The lost group.
+        of: GroupId,
+        /// The configuration of its heirs.
+        number: u64,
+        /// Of which group the replica is.
+        by: GroupId,
+        /// The votes, encoded.
+        votes: Bytes,
+    },
+    /// This node begins as an heir.
+    Inherited(Inheritance),
 }

@@ -65,7 +65,12 @@ impl Node {
             Message::VoteWanted { by, of, id } => {
                 steps.note(*id, Step::of(now, What::VoteWanted, *of).with(*by, from));
             }
-            Message::VoteSettled { .. } | Message::Drain(_) | Message::Configuration(_) => {}
+            Message::VoteSettled { .. }
+            | Message::Drain(_)
+            | Message::Configuration(_)
+            | Message::Begins(_)
+            | Message::VotesWanted { .. }
+            | Message::VotesPart(_) => {}
         }
     }
 

@@ -110,6 +110,7 @@ impl Replica {
     pub(crate) fn plant(&mut self, mutation: Mutation) {
         self.caps.mutation = mutation;
         self.snapshots.plant(mutation);
+        self.votes.mutation = mutation;
     }
 
     /// How many updates wait here.
