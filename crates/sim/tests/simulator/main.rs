@@ -43,6 +43,7 @@ mod paxos_mutations;
 mod paxos_scenarios;
 mod primcast;
 mod quotas;
+mod region_lost;
 mod register;
 mod scenarios;
 mod service;

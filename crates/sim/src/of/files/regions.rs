@@ -117,6 +117,19 @@ pub fn faults() -> Faults {
     Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(800 * ms) }
 }
 
+/// Whether all replicas of each group have applied all that they were delivered, and are the same.
+pub fn are_level<O: Owner<Node>>(world: &World<Node, O>, topology: &Topology) -> bool {
+    topology.group_ids().all(|group| {
+        let replica = |node: &NodeId| {
+            let replica = world.process(*node).and_then(|process| process.replica(group));
+            replica.map(|replica| replica.partition())
+        };
+        let all: Vec<_> = topology.group(group).members.iter().map(replica).collect();
+        all.iter().all(|one| one.is_some_and(|one| one.applied() == one.delivered()))
+            && all.windows(2).all(|pair| pair[0] == pair[1])
+    })
+}
+
 /// The replicas of a group, of those nodes that are up.
 pub fn partitions<O: Owner<Node>>(world: &World<Node, O>, group: GroupId) -> Vec<&Partition> {
     let replicas = world.processes().filter_map(|(_, node)| node.replica(group));

@@ -262,7 +262,7 @@ impl Operator {
         let number = world.owner.config_of(group) + self.random.random_range(1..=2);
         let all = processes(world.owner.groups());
         let reporters = all.filter(|process| !lost.contains(&process.group)).collect();
-        Fence { config: Config { group, number, members }, reporters }
+        Fence { config: Config { group, number, members }, reporters, lost: Vec::new() }
     }
 
     /// Each reporter that does not know is told at some time, and heirs that were not started yet

@@ -225,7 +225,7 @@ mod tests {
         }
         history.push(Entry::Crash(process(1, 0)));
         let config = Config { group: GroupId(1), number: 1, members: vec![heir.node] };
-        let fence = Fence { config, reporters: vec![process(0, 0)] };
+        let fence = Fence { config, reporters: vec![process(0, 0)], lost: Vec::new() };
         let mut loss = Loss::new(fence, BTreeSet::from([process(1, 0)]), BTreeSet::new());
         loss.stood = Some(history.entries.len());
         loss
