@@ -107,8 +107,10 @@ impl NodeDir {
             return Err(ServerError::Directory { path, why });
         }
         match topology.node_named(&self.file.node) {
-            Some(me) if topology.is_gone(me) => Err(ServerError::Removed(self.file.node.clone())),
-            Some(me) => Ok((topology, file, me)),
+            Some(me) => match ServerError::of_gone(&topology, me) {
+                Some(error) => Err(error),
+                None => Ok((topology, file, me)),
+            },
             None => {
                 let why = format!("has no node {}", self.file.node);
                 Err(ServerError::Directory { path, why })

@@ -11,10 +11,11 @@ use crate::keys::Running;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Reply, Request, Show, Shown, encode};
 use meridian_cluster::topology::{ClusterFile, TopologyError};
-use meridian_core::NodeId;
 use meridian_core::hello::ServiceId;
 use meridian_core::level::Speaks;
-use meridian_eunomia::{Standing, Word};
+use meridian_core::{NodeId, RegionId};
+use meridian_eunomia::regions::Report;
+use meridian_eunomia::{Peer, Regions, Standing, Word};
 use meridian_paxos::Consistency;
 use meridian_runtime::Handle;
 use meridian_runtime::smr::{Client, ClientError, ClientOptions};
@@ -25,10 +26,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// How often it is asked whether there is a newer configuration.
 pub const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How often a node asks another of those that keep the configuration. One that was cut off with the
+/// node does not know what the others have agreed on: the region may have been declared lost.
+const ASK_ANOTHER: Duration = Duration::from_secs(10);
 /// How long to wait for an answer before going on with the configuration that is known: some
 /// elections.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -83,6 +87,11 @@ impl Keepers {
             patience,
             client: None,
         }
+    }
+
+    /// The next call goes to any of them, not to the one that answered the last.
+    pub(crate) fn ask_another(&mut self) {
+        self.client = None;
     }
 
     /// Others keep it now, maybe.
@@ -221,8 +230,12 @@ pub(crate) async fn follow(
 ) {
     let mut keepers = Keepers::new(&file, security, PATIENCE);
     let mut initialised = !file.configuration.replicas.contains(&shared.name_of(shared.me));
-    let mut well = true;
+    let (mut well, mut connected) = (true, Instant::now());
     loop {
+        if connected.elapsed() >= ASK_ANOTHER {
+            keepers.ask_another();
+            connected = Instant::now();
+        }
         match turn(&shared, &mut keepers, &file, &mut initialised).await {
             Ok(newer) => {
                 if !well {
@@ -315,17 +328,30 @@ fn words(shared: &Shared, topology: &Topology) -> Vec<Word> {
         return Vec::new();
     };
     let regions = registry.regions();
-    let without = || {
-        let leaves = *regions.standing(me.region) == Standing::Leaves;
-        let drained = leaves.then_some(Word::Drained);
-        [Word::Heard(regions.epoch())].into_iter().chain(drained).collect()
-    };
-    let mut words = shared.keys.take_words().unwrap_or_else(without);
+    let mut words = shared.keys.take_words().unwrap_or_else(|| words_without_keys(regions, me));
     words.retain(|word| match word {
         Word::Heard(epoch) if *epoch < regions.epoch() => false, // It will hear of that one.
         word => !registry.knows(me, word),
     });
     words
+}
+
+/// What a node says that has no keys of all regions: of those of a lost one it has applied nothing.
+fn words_without_keys(regions: &Regions, me: Peer) -> Vec<Word> {
+    let leaves = *regions.standing(me.region) == Standing::Leaves;
+    let drained = leaves.then_some(Word::Drained);
+    let of_lost = |(place, standing): (u16, &Standing)| {
+        let lost = RegionId(place);
+        match standing {
+            Standing::Lost { round } => {
+                Some(Word::Sealed { lost, round: *round, report: Report::default() })
+            }
+            Standing::Settles { round, .. } => Some(Word::Settled { lost, round: *round }),
+            _ => None,
+        }
+    };
+    let of_lost = (0..).zip(regions.standings()).filter_map(of_lost);
+    [Word::Heard(regions.epoch())].into_iter().chain(drained).chain(of_lost).collect()
 }
 
 async fn on_newer(
@@ -340,12 +366,34 @@ async fn on_newer(
     };
     let (topology, me) = (Arc::new(topology), shared.me);
     shared.set_topology(topology.clone());
-    if topology.is_gone(me) {
-        return shared.stop(ServerError::Removed(shared.name_of(me)));
+    if let Some(why) = ServerError::of_gone(&topology, me) {
+        return shared.stop(why);
     }
     tracing::info!(version = topology.version, "configured");
     if let Some(keys) = keys {
         keys.configured(&topology, me).await;
     }
     drop(node.request(Configured(topology)).await); // If it has stopped, the server ends.
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_eunomia::{Registry, Role};
+
+    #[test]
+    fn nodes_without_keys_of_all_regions_let_those_of_a_lost_one_end() {
+        let peer = |region: u16| Peer { region: RegionId(region), role: Role::Shard(region) };
+        let mut registry = Registry::new((0..3).map(peer), Regions::fixed(3));
+        registry.lose(RegionId(2)).unwrap();
+        registry.follow((0..2).map(peer).collect());
+        for _ in 0..2 {
+            let regions = registry.regions().clone();
+            for me in (0..2).map(peer) {
+                let words = words_without_keys(&regions, me);
+                words.into_iter().for_each(|word| registry.hear(me, word));
+            }
+        }
+        assert!(matches!(registry.regions().standing(RegionId(2)), Standing::Gone { .. }));
+    }
 }

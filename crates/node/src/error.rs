@@ -1,6 +1,8 @@
 //! Why a server does not start, or stops.
 
+use meridian_cluster::Topology;
 use meridian_cluster::topology::TopologyError;
+use meridian_core::NodeId;
 use meridian_runtime::directory::DirectoryError;
 use std::io;
 use std::path::PathBuf;
@@ -75,6 +77,20 @@ pub enum ServerError {
     /// The node was removed from its cluster.
     #[error("node {0} was removed from the cluster: its directory is of no more use")]
     Removed(String),
+    /// The node's region was declared lost, and others go on in its place.
+    #[error(
+        "region {region} was declared lost at {since} (meridian region fence), and others go on without it: node \
+         {node} does not come back. Its directory is kept as it is, with what nobody else had. To let this machine in \
+         again prepare an empty directory for a new node (meridian cluster add-region, then add-node)"
+    )]
+    Fenced {
+        /// The node.
+        node: String,
+        /// Its region.
+        region: String,
+        /// When that was.
+        since: String,
+    },
     /// The log cannot be opened, or refused a write or a sync: nobody knows what was kept.
     #[error("the log: {0}")]
     Log(String),
@@ -91,14 +107,28 @@ pub enum ServerError {
     },
 }
 
-/// What a server exits with that was removed from its cluster.
+/// What a server exits with that was removed from its cluster, or lost with its region.
 pub const REMOVED_CODE: u8 = 4;
 /// What a server exits with that must not come back, as it has lost what it promised.
 pub const FORGOT_CODE: u8 = 5;
 
 impl ServerError {
+    /// Why a node is not part of the cluster any more; none if it is.
+    pub(crate) fn of_gone(topology: &Topology, node: NodeId) -> Option<ServerError> {
+        let of = topology.node(node);
+        if let Some(lost) = topology.lost_region(of.region).filter(|_| topology.is_lost(node)) {
+            let region = topology.regions[usize::from(of.region.0)].name.clone();
+            return Some(ServerError::Fenced {
+                node: of.name.clone(),
+                region,
+                since: lost.since(),
+            });
+        }
+        topology.is_gone(node).then(|| ServerError::Removed(of.name.clone()))
+    }
+
     /// What the process of the operating system should exit with: 5 if the node has lost what it
-    /// promised, 4 if it was removed, 3 if the disk failed under way (or was found damaged), 2 if
+    /// promised, 4 if it was removed or its region is lost, 3 if the disk failed under way (or was found damaged), 2 if
     /// the server cannot start as it is configured, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -108,7 +138,7 @@ impl ServerError {
             | ServerError::Cluster { .. }
             | ServerError::Held(_)
             | ServerError::Address { .. } => 2,
-            ServerError::Removed(_) => REMOVED_CODE,
+            ServerError::Removed(_) | ServerError::Fenced { .. } => REMOVED_CODE,
             ServerError::Forgot { .. } => FORGOT_CODE,
             ServerError::System { .. } => 1,
         }
