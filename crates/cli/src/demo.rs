@@ -237,9 +237,11 @@ impl Demo<'_> {
         Ok(code)
     }
 
-    /// Starts all nodes, but for those that ran before and whose directory is gone.
+    /// Starts all nodes, but for those that ran before and whose directory is gone, and those of
+    /// lost regions.
     fn start_servers(&mut self) -> anyhow::Result<()> {
-        let present: Vec<_> = self.topology.present().collect();
+        let is_lost = |id: &NodeId| self.topology.is_lost(*id);
+        let present: Vec<_> = self.topology.present().filter(|id| !is_lost(id)).collect();
         let dir = |id: NodeId| self.data.node(&self.topology.node(id).name);
         let ran = present.iter().any(|id| meridian_node::has_run(&dir(*id)));
         let (lost, kept): (Vec<_>, Vec<_>) =
@@ -509,7 +511,12 @@ try in another terminal:
     fn tell(&self, ended: &Ended) {
         let dir = self.data.node(&ended.name);
         if ended.code == Some(i32::from(meridian_node::REMOVED_CODE)) {
-            return note!("{} (process {}) was removed from the cluster", ended.name, ended.pid);
+            return note!(
+                "{} (process {}) is in the cluster no more: {}",
+                ended.name,
+                ended.pid,
+                last_words(&dir)
+            );
         }
         if ended.code == Some(i32::from(meridian_node::FORGOT_CODE)) {
             return note!("goes on without {}: {}", ended.name, last_words(&dir));

@@ -97,6 +97,9 @@ enum Command {
     /// Show or change which nodes a cluster has
     #[command(subcommand)]
     Cluster(nodes::ClusterCommand),
+    /// Go on without a region that is lost for good
+    #[command(subcommand)]
+    Region(nodes::RegionCommand),
     /// Tell or change where paths of a mount are placed; hand over what was seen in it
     #[command(subcommand)]
     Fs(fs::FsCommand),
@@ -142,6 +145,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(args),
         Command::Timeline(args) => timeline::run(args),
         Command::Cluster(command) => nodes::run(command),
+        Command::Region(command) => nodes::run_region(command),
         Command::Fs(command) => fs::run(command),
         Command::Backup(args) => backup::run(args).map(|()| ExitCode::SUCCESS),
         Command::Restore(args) => backup::restore(args).map(|()| ExitCode::SUCCESS),

@@ -1,7 +1,9 @@
 //! `meridian cluster`: the configuration of a cluster, shown and changed.
 
 mod admission;
+mod fence;
 mod level;
+mod lost;
 mod regions;
 mod report;
 
@@ -14,7 +16,9 @@ use crate::{cluster, output};
 use admission::{AllowArgs, GrantsArgs, RevokeArgs};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use fence::FenceArgs;
 use level::LevelArgs;
+use lost::LostArgs;
 use meridian_client::Client;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
@@ -64,6 +68,15 @@ pub enum ClusterCommand {
     Grants(GrantsArgs),
     /// Tell or hold back the level of features by which the cluster goes, while it is upgraded
     Level(LevelArgs),
+}
+
+/// Go on without a region that is lost for good
+#[derive(Debug, Subcommand)]
+pub enum RegionCommand {
+    /// Declare a region lost: all goes on without it, for ever
+    Fence(FenceArgs),
+    /// Tell which names lead to what was lost with a region
+    Lost(LostArgs),
 }
 
 /// What to show.
@@ -176,6 +189,21 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<ExitCode> {
             ClusterCommand::Revoke(args) => admission::revoke(args).await,
             ClusterCommand::Grants(args) => admission::grants(args).await,
             ClusterCommand::Level(args) => level::level(args).await,
+        }
+    })
+}
+
+/// Runs `meridian region`.
+///
+/// # Errors
+/// If there is no such region, or it cannot be fenced.
+pub fn run_region(command: &RegionCommand) -> anyhow::Result<ExitCode> {
+    log::to_stderr("error");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            RegionCommand::Fence(args) => fence::fence(args).await,
+            RegionCommand::Lost(args) => lost::lost(args).await,
         }
     })
 }

@@ -3,6 +3,7 @@
 mod causal;
 mod copies;
 mod links;
+mod lost;
 mod mounts;
 mod report;
 mod verdict;
@@ -11,6 +12,7 @@ use crate::certificates::Shown;
 use crate::cluster::Of;
 use crate::{cluster, configuration, output};
 use clap::Args;
+pub use lost::waits_for;
 use meridian_terminal::signals::Signals;
 pub use mounts::reports as mounts_of;
 use report::KeysReport;

@@ -10,7 +10,7 @@ use meridian_client::{ClientError, Files};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
 use meridian_core::{GroupId, NodeId, RegionId};
-use meridian_fs::types::Ino;
+use meridian_fs::types::{Ino, Place};
 use meridian_fs::{Attributes, FsError};
 use meridian_node::{Keepers, KeepersError};
 use meridian_terminal::note;
@@ -72,7 +72,7 @@ pub struct RemoveRegionArgs {
     of: Of,
 }
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(age.as_millis()).unwrap_or_default()
 }
@@ -85,6 +85,13 @@ async fn directory(files: &Files, region: &str) -> anyhow::Result<Option<Attribu
         Err(ClientError::Fs(FsError::NotFound)) => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot look for /{region}")),
     }
+}
+
+/// Whether the top of a region's partition is in the root. What has the region's name may be
+/// something else.
+pub(super) async fn holds_directory(files: &Files, group: GroupId) -> Result<bool, ClientError> {
+    let entries = files.entries(Ino::ROOT).await?;
+    Ok(entries.iter().any(|(_, entry)| entry.place == Place::top(group)))
 }
 
 pub(super) async fn add(args: &AddRegionArgs) -> anyhow::Result<ExitCode> {
@@ -146,7 +153,8 @@ fn keepers_elsewhere(
 
 /// Nothing is asked for that could not end.
 async fn check_empty(files: &Arc<Files>, region: &str, group: GroupId) -> anyhow::Result<()> {
-    let Some(top) = directory(files, region).await? else { return Ok(()) };
+    let top = directory(files, region).await?;
+    let Some(top) = top.filter(|found| found.place == Place::top(group)) else { return Ok(()) };
     let page = files.list(top.place.ino, &Bytes::new(), false).await?;
     ensure!(
         page.entries.is_empty(),
@@ -219,7 +227,7 @@ async fn await_nothing(files: &Arc<Files>, region: &str, group: GroupId) -> anyh
     let begin = Instant::now();
     loop {
         let (is_there, left) =
-            (directory(files, region).await?.is_some(), files.totals(group).await?.inodes);
+            (holds_directory(files, group).await?, files.totals(group).await?.inodes);
         if !is_there && left == 0 {
             return Ok(());
         }

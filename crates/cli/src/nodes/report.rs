@@ -28,7 +28,7 @@ struct NodeReport {
     id: u16,
     region: String,
     address: String,
-    /// `member`, `coming`, `draining`, `leaving` or `removed`.
+    /// `member`, `coming`, `draining`, `leaving`, `removed` or `lost`.
     state: &'static str,
     /// Why it was removed, or is, though its region has fewer nodes then than it needs.
     forced: Option<String>,
@@ -78,11 +78,12 @@ pub fn names_of_groups(topology: &Topology, id: NodeId) -> Vec<String> {
     topology.groups_of(id).map(|group| topology.group_name(group)).collect()
 }
 
-/// What a node is to its cluster: `member`, `coming`, `draining`, `leaving` or `removed`.
+/// What a node is to its cluster: `member`, `coming`, `draining`, `leaving`, `removed` or `lost`.
 pub fn state(topology: &Topology, id: NodeId) -> &'static str {
     let node = topology.node(id);
     let counts = |group| topology.group(group).members.contains(&id);
     match (topology.is_gone(id), node.leaves, topology.groups_of(id).all(counts)) {
+        _ if topology.is_lost(id) => "lost",
         (true, _, _) => "removed",
         (_, true, _) => "leaving",
         _ if node.draining.is_some() => "draining",

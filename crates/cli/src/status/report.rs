@@ -3,6 +3,7 @@
 use super::causal::{self, CausalReport};
 use super::copies::{self, RegionReport};
 use super::links::{self, LinkReport};
+use super::lost::{self, LostReport};
 use super::mounts::MountReport;
 use super::verdict::{Seen, Verdict};
 use meridian_client::Client;
@@ -42,6 +43,8 @@ pub struct Report {
     pub(super) moving: Vec<String>,
     /// Where it is mounted on this machine.
     pub(super) mounts: Vec<MountReport>,
+    /// Regions that were declared lost.
+    pub(super) lost: Vec<LostReport>,
 }
 
 /// A node.
@@ -155,10 +158,10 @@ pub async fn ask_all(client: &Client, topology: &Topology) -> Report {
 /// How a node says that it is, or why it does not.
 pub type Answered = Result<NodeStatus, String>;
 
-/// What the nodes answer that were not removed.
+/// What the nodes answer that were not removed, and are not lost.
 pub async fn answers(client: &Client, topology: &Topology) -> BTreeMap<NodeId, Answered> {
     let mut asked = Vec::new();
-    for node in topology.present() {
+    for node in topology.present().filter(|node| !topology.is_lost(*node)) {
         let client = client.clone();
         let ask = async move { client.status(node, PATIENCE).await.map_err(|e| e.to_string()) };
         asked.push((node, tokio::spawn(ask)));
@@ -227,7 +230,7 @@ impl Report {
         let has_causal = told.any(|status| status.keys.iter().any(|shard| shard.causal));
         Report {
             sentence: String::new(),
-            verdict: Verdict::new(&nodes, &groups),
+            verdict: Verdict::new(&nodes, &groups, lost::finding(topology, answers)),
             cluster: topology.cluster,
             order: topology.order.name(),
             nodes,
@@ -238,6 +241,7 @@ impl Report {
             causal: causal::reports(topology, answers),
             moving: if has_causal { topology.key_moves() } else { Vec::new() },
             mounts: Vec::new(),
+            lost: lost::reports(topology),
         }
     }
 

@@ -34,12 +34,12 @@ impl Level {
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    level: Level,
-    /// The node or group.
-    at: String,
-    what: String,
+    pub(super) level: Level,
+    /// The node, group or region.
+    pub(super) at: String,
+    pub(super) what: String,
     /// For how long at least, in milliseconds, where anybody knows.
-    for_ms: Option<u64>,
+    pub(super) for_ms: Option<u64>,
 }
 
 /// What is to be said of all.
@@ -53,9 +53,15 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Of nodes and groups that are so.
-    pub(super) fn new(nodes: &[NodeReport], groups: &[GroupReport]) -> Verdict {
-        let findings = groups.iter().filter_map(of_group).chain(nodes.iter().filter_map(of_node));
+    /// Of nodes and groups that are so, and of a fence that is open: that is told first.
+    pub(super) fn new(
+        nodes: &[NodeReport],
+        groups: &[GroupReport],
+        fence: Option<Finding>,
+    ) -> Verdict {
+        let groups_nodes =
+            groups.iter().filter_map(of_group).chain(nodes.iter().filter_map(of_node));
+        let findings = fence.into_iter().chain(groups_nodes);
         let mut findings: Vec<_> = findings.collect();
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         let level = findings.first().map_or(Level::Well, |worst| worst.level);

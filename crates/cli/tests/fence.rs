@@ -1,0 +1,111 @@
+//! A region that is lost for good, of nine nodes on one machine: all goes on without it.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+
+use harness::{Room, eventually, finish, kill};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// The answer of `meridian region` as JSON.
+fn ask(room: &Room, args: &[&str]) -> Value {
+    let ended = room.run(&[&["region"], args, &["--json"]].concat());
+    assert!(ended.status.success(), "{ended:?}");
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+}
+
+fn refused(room: &Room, args: &[&str], why: &str) {
+    let ended = room.run(&[&["region"], args].concat());
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stderr.contains(why), "{ended:?}");
+}
+
+/// All files of a node's directory with their contents, but for those that say who holds it, and
+/// what its server says.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut found, mut left) = (BTreeMap::new(), vec![dir.to_path_buf()]);
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                left.push(path);
+            } else if !["lock", "server.pid", "server.log"].contains(&&*name) {
+                found.insert(path.clone(), fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// A small file is there, or none: a mount may ask, and wait, meanwhile.
+fn write_read(at: &Path) {
+    fs::write(at, b"written").unwrap();
+    assert_eq!(fs::read(at).unwrap(), b"written");
+}
+
+#[test]
+fn all_goes_on_without_a_region_that_is_lost_for_good() {
+    let room = Room::new();
+    let demo = room.demo();
+    let (us, eu, ap) = (demo.mount().join("us"), demo.mount().join("eu"), demo.mount().join("ap"));
+    write_read(&ap.join("inside"));
+    write_read(&ap.join("moved"));
+    fs::rename(ap.join("moved"), us.join("moved")).unwrap();
+    write_read(&us.join("kept"));
+    refused(&room, &["fence", "sa"], "no region sa");
+    refused(&room, &["fence", "ap"], "of region ap answers");
+    refused(&room, &["fence", "ap", "--yes"], "of region ap answers");
+    refused(&room, &["lost", "ap"], "was not declared lost");
+    let [first, second, stopped] = ["ap-1", "ap-2", "ap-3"].map(|node| room.pid_of(node));
+    kill(stopped, libc::SIGSTOP);
+    [first, second].into_iter().for_each(|pid| kill(pid, libc::SIGKILL));
+
+    let plan = ask(&room, &["fence", "ap"]);
+    assert_eq!(plan["nodes"], json!(["ap-1", "ap-2", "ap-3"]), "{plan}");
+    assert_eq!(plan["heirs"].as_array().unwrap().len(), 3, "{plan}");
+    assert_eq!(plan["reporters"].as_array().unwrap().len(), 6, "{plan}");
+    assert_eq!(plan["names"], json!([{"path": "/us/moved", "kind": "file"}]), "{plan}");
+    let before = contents(&room.path("data/ap-1"));
+    let fenced = ask(&room, &["fence", "ap", "--yes"]);
+    assert_eq!((&fenced["stands"], &fenced["heirs"]), (&json!(true), &plan["heirs"]));
+    assert!(fenced["seconds"].as_f64().unwrap() < 60.0, "{fenced}");
+    assert_eq!(ask(&room, &["fence", "ap"])["stands"], true, "said again");
+
+    write_read(&us.join("new"));
+    fs::rename(us.join("new"), eu.join("renamed")).unwrap();
+    write_read(&demo.mount().join("in-all-regions"));
+    assert_eq!(fs::read(us.join("kept")).unwrap(), b"written");
+    assert_eq!(fs::read(eu.join("renamed")).unwrap(), b"written");
+    eventually("the directory of the region is gone", || !ap.exists());
+    let lost = ask(&room, &["lost", "ap"]);
+    assert_eq!(lost["names"], json!([{"path": "/us/moved", "kind": "file"}]), "{lost}");
+    let mode = || fs::symlink_metadata(us.join("moved")).map(|is| is.permissions().mode() & 0o7777);
+    eventually("what is lost is shown with no rights", || matches!(mode(), Ok(0)));
+    assert!(fs::read(us.join("moved")).is_err());
+    fs::remove_file(us.join("moved")).unwrap();
+    assert_eq!(ask(&room, &["lost", "ap"])["names"], json!([]));
+
+    let dir = room.path("data/ap-1");
+    let again = finish(room.meridian(&["server", "--dir", dir.to_str().unwrap()]));
+    assert_eq!(again.status.code(), Some(4), "{again:?}");
+    assert!(again.stderr.contains("region ap was declared lost at"), "{again:?}");
+    assert!(contents(&dir) == before, "its directory stays as it is");
+    kill(stopped, libc::SIGCONT);
+    eventually("one that was only cut off learns of it, and ends", || {
+        !Path::new(&format!("/proc/{stopped}")).exists()
+    });
+    let status = room.run(&["status"]);
+    assert!(status.status.success(), "nothing is wrong: {status:?}");
+    demo.stop();
+    // It starts without the region's nodes.
+    let again = room.demo();
+    write_read(&again.mount().join("us/again"));
+    again.stop();
+    room.assert_clean();
+}
