@@ -449,7 +449,10 @@ impl Replica {
                     self.multicast.release((multicast::Timestamp(ts.0), id));
                     self.sessions.decided(id, (ts, result.clone()));
                     if let Some(asked) = self.updates.remove(&id) {
-                        self.tell(id, asked, (ts, result), Some(held), out);
+                        // What was cancelled before it came has an outcome already, and who asks
+                        // later is told that.
+                        let outcome = self.sessions.outcome(id).cloned().unwrap_or((ts, result));
+                        self.tell(id, asked, outcome, Some(held), out);
                     }
                 }
             }

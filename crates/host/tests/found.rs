@@ -21,7 +21,7 @@ use meridian_host::sessions;
 use meridian_host::update::{NOBODY, Payload};
 use meridian_host::{Command, ConnectionId, Message, Node, Output, Record, Timer};
 use meridian_multicast::message::{Append, Entry};
-use meridian_multicast::{self as multicast, Epoch, Start, Touches};
+use meridian_multicast::{self as multicast, Delivery, Epoch, Start, Touches};
 use std::sync::Arc;
 
 const US: GroupId = GroupId(1);
@@ -92,14 +92,7 @@ fn id(sequence: u64) -> MessageId {
 fn forgets(dest: &[GroupId]) -> impl Iterator<Item = Start> {
     (0..=sessions::SHARD_MAX / 2).map(move |number| {
         let client = sessions::successor((number + 100) << 32, sessions::name(RANDOM, dest));
-        let payload = Payload {
-            vector: seen(number),
-            cancels: Vec::new(),
-            change: None,
-            by: NOBODY,
-            keeps: false,
-            rights: None,
-        };
+        let payload = only_cancels(seen(number), Vec::new());
         payload.into_start(MessageId { client, sequence: 1 }, 1, dest)
     })
 }
@@ -121,6 +114,11 @@ fn message_of(sequence: u64, vector: Vector, update: Update) -> Start {
     let dest: Vec<_> = update.partitions().into_iter().collect();
     let payload = Payload::new(vector, Timestamp::default(), update);
     payload.into_start(id_to(&dest, sequence), sequence, &dest)
+}
+
+/// What does nothing but cancel these, of a client that has seen that.
+fn only_cancels(vector: Vector, cancels: Vec<MessageId>) -> Payload {
+    Payload { vector, cancels, change: None, by: NOBODY, keeps: false, rights: None }
 }
 
 struct One {
@@ -220,14 +218,7 @@ fn replies(effects: Vec<Effect<Node>>) -> Vec<ReplyBody> {
 fn a_vote_is_not_too_late_because_its_client_waits_no_more() {
     let mut one = One::new(US_1);
     one.delivers(message(1, link(place(US, 0))));
-    let nothing = Payload {
-        vector: Vector::default(),
-        cancels: Vec::new(),
-        change: None,
-        by: NOBODY,
-        keeps: false,
-        rights: None,
-    };
+    let nothing = only_cancels(Vector::default(), Vec::new());
     one.delivers(nothing.into_start(id(2), 2, &[US, EU]));
     assert_eq!(one.applied(), Position(1));
     let effects = one.hears_vote(1);
@@ -535,20 +526,46 @@ fn an_update_that_was_cancelled_takes_no_effect_when_it_comes() {
     );
 }
 
+/// A message that only cancels, and is cancelled itself before it comes: who waited for it was told
+/// that it is invalid, and who asked again that it has expired.
+#[test]
+fn what_was_cancelled_is_told_alike_at_once_and_later() {
+    let mut replica = Replica::new(&topology(), US, US_1);
+    let first = id(1);
+    let cancelling = |random: u64, of: MessageId| {
+        let client = sessions::successor(RANDOM + (random << 40), first.client);
+        let payload = only_cancels(seen(0), vec![of]);
+        payload.into_start(MessageId { client, sequence: 1 }, 1, &[US, EU])
+    };
+    let cancelled = cancelling(1, first);
+    let canceller = cancelling(2, cancelled.id);
+    let waiter = Waiter { connection: ConnectionId(1), request: 3 };
+    let mut wishes = Vec::new();
+    assert!(replica.on_update(waiter, (&cancelled, Looks::default()), false, &mut wishes));
+    for (count, start) in (1..).zip([&canceller, &cancelled]) {
+        let (ts, position) = (multicast::Timestamp(count), Position(count));
+        replica.on_delivery(Delivery { start: start.clone().into(), ts, position }, &mut wishes);
+    }
+    let is_reply = |wish: &Wish| matches!(wish, Wish::Reply(..));
+    let at_once: Vec<_> = wishes.drain(..).filter(is_reply).collect();
+    assert!(!replica.on_update(waiter, (&cancelled, Looks::default()), false, &mut wishes));
+    let expired = |wish: &Wish| match wish {
+        Wish::Reply(to, ReplyBody::Updated { ts, result, .. }) => {
+            (*to, *ts, result) == (waiter, Stamp(1), &Err(FsError::Expired))
+        }
+        _ => false,
+    };
+    assert!(matches!(&wishes[..], [later] if expired(later)), "{wishes:?}");
+    assert!(matches!(&at_once[..], [told] if expired(told)), "{at_once:?}");
+}
+
 /// The other group has executed all before the update and waits for our vote, which must be no.
 #[test]
 fn a_cancelled_update_of_two_groups_is_refused_by_both() {
     let mut one = One::new(US_1);
     let late = message(1, link(place(US, 0)));
     let client = sessions::successor(9 << 32, late.id.client);
-    let payload = Payload {
-        vector: seen(0),
-        cancels: vec![late.id],
-        change: None,
-        by: NOBODY,
-        keeps: false,
-        rights: None,
-    };
+    let payload = only_cancels(seen(0), vec![late.id]);
     one.delivers(payload.into_start(MessageId { client, sequence: 1 }, 1, &[US, EU]));
     one.delivers(late);
     assert_eq!(one.applied(), Position(2));
