@@ -15,6 +15,7 @@ mod holders;
 mod model;
 pub(crate) mod net;
 mod opening;
+mod outcomes;
 mod posix;
 mod reading;
 pub mod regions;
@@ -31,15 +32,16 @@ use holders::{Holders, Plan};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{
-    BlockId, ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, Time, mix,
+    BlockId, ClientId, Effect, Event, GroupId, NodeId, Outbox, Process, Time, mix,
 };
 use meridian_fs::types::Data;
-use meridian_fs::{Answer, Done, FsError, Place, Query, Update};
+use meridian_fs::{Answer, FsError, Place, Query, Update};
 use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
 use meridian_host::update::Payload;
 use meridian_host::{Command, ConnectionId, Node, Output, drain, space};
 use meridian_session::{Due, Message, Mutation, Session};
 use meridian_storage::SimDisk;
+use outcomes::Outcomes;
 use rand::{RngExt, SeedableRng};
 use reading::Reading;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -127,7 +129,7 @@ pub struct FilesWorkload {
     going: BTreeMap<NodeId, Time>,
     /// Since when a block is being stored.
     stored_since: BTreeMap<BlockId, Time>,
-    outcomes: BTreeMap<MessageId, Result<Done, FsError>>,
+    outcomes: Outcomes,
     /// By group and set of messages applied.
     hashes: BTreeMap<(GroupId, u64), u64>,
     checks: u64,
@@ -163,7 +165,7 @@ impl FilesWorkload {
             calm: false,
             going: BTreeMap::new(),
             stored_since: BTreeMap::new(),
-            outcomes: BTreeMap::new(),
+            outcomes: Outcomes::default(),
             hashes: BTreeMap::new(),
             checks: 0,
         }
@@ -221,13 +223,12 @@ impl FilesWorkload {
 
     /// The names of the sessions whose updates were answered.
     pub fn sessions(&self) -> BTreeSet<ClientId> {
-        self.outcomes.keys().map(|id| id.client).collect()
+        self.outcomes.sessions()
     }
 
     /// How many messages were refused: cancelled, or perhaps repeats.
     pub fn refused(&self) -> usize {
-        let refused = |outcome: &&Result<Done, FsError>| **outcome == Err(FsError::Expired);
-        self.outcomes.values().filter(refused).count()
+        self.outcomes.refused()
     }
 
     /// A node that is drained, or helps to, asks something of its blocks.
@@ -414,6 +415,7 @@ impl FilesWorkload {
     fn check_request(&mut self, to: NodeId, body: &RequestBody, now: Time) {
         match body {
             RequestBody::Update { start, .. } => {
+                self.outcomes.ask(start.id);
                 let payload = Payload::read(start).expect("a session writes it");
                 let update = payload.change.map(|change| change.update);
                 let (inode, pieces) = match update {
@@ -464,15 +466,7 @@ impl FilesWorkload {
     /// Each message has one outcome, whoever tells it.
     fn watch(&mut self, body: &ReplyBody) {
         match body {
-            ReplyBody::Updated { id, result, .. } => {
-                let first = self.outcomes.entry(*id).or_insert_with(|| result.clone());
-                let same = match (&*first, result) {
-                    // Each partition tells the attributes that it has.
-                    (Ok(_), Ok(_)) => true,
-                    (first, again) => first == again,
-                };
-                assert!(same, "{id} had the outcome {first:?}, and now {result:?}");
-            }
+            ReplyBody::Updated { id, result, .. } => self.outcomes.tell(*id, result),
             ReplyBody::Answer { .. } | ReplyBody::Discarded | ReplyBody::Refused(_) => {}
             ReplyBody::AnswerAlong { .. }
             | ReplyBody::UpdatedAlong(_)
