@@ -29,7 +29,7 @@ use std::time::Duration;
 const COMES: NodeId = NodeId(9);
 const GOES: &str = "us-1";
 /// How long a change may take, with faults.
-const CHANGE: Duration = Duration::from_secs(60);
+const CHANGE: Duration = Duration::from_secs(180);
 /// The region that comes, and its directory.
 const SA: GroupId = GroupId(4);
 /// Who asks for something on it waits for no answer.
