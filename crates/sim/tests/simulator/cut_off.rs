@@ -20,7 +20,7 @@ use meridian_host::{Command, ConnectionId, Node, Output};
 use meridian_multicast::{Dissemination, Limits, Mutation, Options, Order, Role, Touches};
 use meridian_session::{self as session, CallId, Due, Failure, Message};
 use meridian_session::{Mutation as InSession, Session};
-use meridian_sim::of::files::regions::{setup, topology};
+use meridian_sim::of::files::regions::{are_level, setup, topology};
 use meridian_sim::of::multicast::replica::groups_of;
 use meridian_sim::of::multicast::trial::{forgotten, with_limits};
 use meridian_sim::of::multicast::workload::{Profile, Workload};
@@ -254,8 +254,7 @@ impl Story {
 
 /// Whether the nodes of `us` have the same state, with nothing waiting.
 fn us_is_equal(world: &World<Node, Notes>) -> bool {
-    let of = |n| world.process(node(US, n)).unwrap().replica(US).unwrap().partition();
-    (0..NODES).all(|n| of(n) == of(0) && of(n).applied() == of(n).delivered())
+    are_level(world, US, (0..NODES).map(|n| node(US, n)))
 }
 
 pub fn node(group: GroupId, n: usize) -> NodeId {

@@ -13,7 +13,7 @@ use meridian_host::sessions::{self, WINDOW};
 use meridian_host::update::Payload;
 use meridian_host::{Command, ConnectionId, Node, Output};
 use meridian_multicast::Limits;
-use meridian_sim::of::files::regions::{setup, topology};
+use meridian_sim::of::files::regions::{are_level, setup, topology};
 use meridian_sim::{Owner, Setup, Stimulus, World, each_seed};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -102,8 +102,7 @@ fn partition(world: &World<Node, Notes>, at: NodeId, group: GroupId) -> &Partiti
 
 /// Whether the nodes of `us` have the same state, with nothing waiting.
 fn us_is_equal(world: &World<Node, Notes>) -> bool {
-    let of = |n| partition(world, node(US, n), US);
-    (0..NODES).all(|n| of(n) == of(0) && of(n).applied() == of(n).delivered())
+    are_level(world, US, (0..NODES).map(|n| node(US, n)))
 }
 
 fn create(parent: Place, name: &str) -> Update {

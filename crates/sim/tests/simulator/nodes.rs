@@ -15,7 +15,7 @@ use meridian_host::api::{self, RequestBody};
 use meridian_host::update::Payload;
 use meridian_host::{Command, ConnectionId, Node, Output, drain, sessions};
 use meridian_session::Mutation;
-use meridian_sim::of::files::regions::{are_level, faults, file, setup};
+use meridian_sim::of::files::regions::{all_are_level, faults, file, setup};
 use meridian_sim::of::files::trial::describe_nodes;
 use meridian_sim::of::files::{FilesWorkload, Tally};
 use meridian_sim::{Faults, Owner, Stimulus, World, each_seed};
@@ -193,7 +193,7 @@ fn up(topology: &Topology) -> std::collections::BTreeSet<String> {
 
 /// All clients are done, and all replicas of each group are the same.
 fn is_quiet(world: &Cluster) -> bool {
-    world.owner.files.is_done() && are_level(world, &world.owner.topology.borrow())
+    world.owner.files.is_done() && all_are_level(world, &world.owner.topology.borrow())
 }
 
 fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>, mutation: Mutation) {

@@ -14,7 +14,7 @@ use meridian_host::mutation::Mutation;
 use meridian_host::update::Payload;
 use meridian_host::{Command, ConnectionId, Node, Output, sessions};
 use meridian_multicast::Start;
-use meridian_sim::of::files::regions::{are_level, faults, file, setup};
+use meridian_sim::of::files::regions::{all_are_level, faults, file, setup};
 use meridian_sim::of::files::trial::describe_nodes;
 use meridian_sim::{Faults, Owner, Random, Stimulus, World, each_is_caught, each_seed};
 use rand::seq::{IndexedRandom, IteratorRandom};
@@ -349,7 +349,7 @@ fn judge(mut world: Cluster, region: GroupId) {
     }
     world.owner.asks = false;
     await_that(&mut world, "replicas differ", |world| {
-        are_level(world, &world.owner.topology.borrow())
+        all_are_level(world, &world.owner.topology.borrow())
     });
     let has_gone = |world: &Cluster| {
         let mut replicas = world.processes().filter_map(|(_, node)| node.replica(GroupId::GLOBAL));

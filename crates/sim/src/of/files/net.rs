@@ -5,7 +5,7 @@
 //! longer than its lease at times, and what comes to it meanwhile comes then; or it is gone for
 //! good.
 
-use super::regions::partitions;
+use super::regions::{have_applied_all, partitions};
 use crate::trial::{Counts, Violation};
 use crate::world::{Owner, Random, Stimulus, World};
 use meridian_cluster::Topology;
@@ -416,10 +416,8 @@ pub fn is_quiet<C: Crowd>(
 ) -> bool {
     world.owner.is_done()
         && topology.group_ids().all(|group| {
-            let all = partitions(world, group);
-            all.len() == topology.group(group).members.len()
-                && all.iter().all(|one| one.applied() == one.delivered() && idle(one))
-                && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
+            have_applied_all(world, group, topology.group(group).members.len())
+                && partitions(world, group).into_iter().all(&idle)
         })
 }
 

@@ -117,21 +117,42 @@ pub fn faults() -> Faults {
     Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(800 * ms) }
 }
 
-/// Whether all replicas of each group have applied all that they were delivered, and are the same.
-pub fn are_level<O: Owner<Node>>(world: &World<Node, O>, topology: &Topology) -> bool {
-    topology.group_ids().all(|group| {
-        let replica = |node: &NodeId| {
-            let replica = world.process(*node).and_then(|process| process.replica(group));
-            replica.map(|replica| replica.partition())
-        };
-        let all: Vec<_> = topology.group(group).members.iter().map(replica).collect();
-        all.iter().all(|one| one.is_some_and(|one| one.applied() == one.delivered()))
-            && all.windows(2).all(|pair| pair[0] == pair[1])
-    })
-}
-
 /// The replicas of a group, of those nodes that are up.
 pub fn partitions<O: Owner<Node>>(world: &World<Node, O>, group: GroupId) -> Vec<&Partition> {
     let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
     replicas.map(|replica| replica.partition()).collect()
+}
+
+/// Whether so many replicas of a group are up, and all have applied all that was delivered to them,
+/// which is the same.
+pub fn have_applied_all<O: Owner<Node>>(
+    world: &World<Node, O>,
+    group: GroupId,
+    count: usize,
+) -> bool {
+    let all = partitions(world, group);
+    all.len() == count
+        && all.iter().all(|one| one.applied() == one.delivered())
+        && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
+}
+
+/// Whether these nodes have equal replicas of a group, down to the votes that they keep, and
+/// nothing waits.
+pub fn are_level<O: Owner<Node>>(
+    world: &World<Node, O>,
+    group: GroupId,
+    members: impl IntoIterator<Item = NodeId>,
+) -> bool {
+    let replica = |node| world.process(node).and_then(|process| process.replica(group));
+    let all: Option<Vec<_>> = members.into_iter().map(replica).collect();
+    let all = all.unwrap_or_default();
+    let mut partitions = all.iter().map(|replica| replica.partition());
+    partitions.all(|one| one == all[0].partition() && one.applied() == one.delivered())
+        && !all.is_empty()
+}
+
+/// The same of all groups and their members.
+pub fn all_are_level<O: Owner<Node>>(world: &World<Node, O>, topology: &Topology) -> bool {
+    let members = |group| topology.group(group).members.iter().copied();
+    topology.group_ids().all(|group| are_level(world, group, members(group)))
 }

@@ -1,6 +1,6 @@
 //! A trial of whole nodes: what clients were told of their files holds, under all faults.
 
-use super::regions::{faults, ordered, partitions, setup};
+use super::regions::{faults, have_applied_all, ordered, partitions, setup};
 use super::{FilesWorkload, Tally};
 use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
@@ -205,12 +205,9 @@ impl Subject for Trial {
     fn is_quiet(world: &Cluster) -> bool {
         let topology = world.owner.topology();
         world.owner.is_done()
-            && topology.group_ids().all(|group| {
-                let all = partitions(world, group);
-                all.len() == members_left(world, group)
-                    && all.iter().all(|one| one.applied() == one.delivered())
-                    && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
-            })
+            && topology
+                .group_ids()
+                .all(|group| have_applied_all(world, group, members_left(world, group)))
     }
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
