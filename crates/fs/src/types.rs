@@ -186,24 +186,27 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Of something that is nobody's and empty, that no name leads to and nobody may use.
+    /// Of an inode with one name, that is empty, nobody's but root's, and as old as time: where
+    /// most of what `stat` shows does not matter.
     pub fn bare(place: Place, kind: Kind) -> Attributes {
-        let none = Timestamp::default();
+        let (time, marks) = (Timestamp::default(), Marks::default());
+        let (mode, nlink, uid, gid, rdev, size, stored) = (0, 1, 0, 0, 0, 0, 0);
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
         Attributes {
             place,
             kind,
-            mode: 0,
-            nlink: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            stored: 0,
-            atime: none,
-            mtime: none,
-            ctime: none,
-            btime: none,
-            marks: Marks::default(),
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            stored,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            marks,
         }
     }
 }
@@ -221,7 +224,7 @@ impl Entry {
     /// What is shown where it leads, once that was lost with its region: nobody may do anything
     /// with it but remove the name.
     pub fn lost(&self) -> Attributes {
-        Attributes { nlink: 1, size: 1, ..Attributes::bare(self.place, self.kind) }
+        Attributes { size: 1, ..Attributes::bare(self.place, self.kind) }
     }
 }
 

@@ -165,27 +165,12 @@ impl Known {
 pub(crate) mod tests {
     use super::*;
     use meridian_core::GroupId;
-    use meridian_fs::types::Marks;
-    use meridian_fs::{Place, Timestamp};
+    use meridian_fs::Place;
 
     fn attributes(ino: u64, kind: Kind) -> Attributes {
-        let (place, time) = (Place { ino: Ino(ino), partition: GroupId(1) }, Timestamp::default());
-        Attributes {
-            place,
-            kind,
-            mode: 0o700,
-            nlink: 2,
-            uid: 1,
-            gid: 1,
-            rdev: 0,
-            size: 3,
-            stored: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            marks: Marks::default(),
-        }
+        let place = Place { ino: Ino(ino), partition: GroupId(1) };
+        let bare = Attributes::bare(place, kind);
+        Attributes { mode: 0o700, nlink: 2, uid: 1, gid: 1, size: 3, ..bare }
     }
 
     pub(crate) fn directory(ino: u64) -> Attributes {

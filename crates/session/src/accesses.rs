@@ -103,7 +103,6 @@ impl Accesses {
 mod tests {
     use super::*;
     use meridian_fs::Kind;
-    use meridian_fs::types::Marks;
 
     fn time(seconds: i64) -> Timestamp {
         Timestamp { seconds, nanos: 0 }
@@ -116,25 +115,8 @@ mod tests {
     fn file(ino: u64, atime: i64, mtime: i64) -> Attributes {
         let place = Place { ino: Ino(ino), partition: GroupId(1) };
         let (atime, mtime) = (time(atime), time(mtime));
-        let (kind, marks) = (Kind::File, Marks::default());
-        let (ctime, btime) = (mtime, mtime);
-        let (mode, nlink, uid, gid, rdev, size, stored) = (0o644, 1, 0, 0, 0, 1, 1);
-        Attributes {
-            place,
-            kind,
-            mode,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            size,
-            stored,
-            atime,
-            mtime,
-            ctime,
-            btime,
-            marks,
-        }
+        let bare = Attributes::bare(place, Kind::File);
+        Attributes { size: 1, stored: 1, atime, mtime, ctime: mtime, ..bare }
     }
 
     fn shown(accesses: &Accesses, mut of: Attributes) -> Timestamp {

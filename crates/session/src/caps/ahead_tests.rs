@@ -4,7 +4,7 @@ use crate::session::tests::{Client, TWO, topology};
 use meridian_core::level::Level;
 use meridian_core::{ClientId, Event, Stamp};
 use meridian_fs::operation::Changes;
-use meridian_fs::types::{Attributes, Data, Entry, Extent, Marks, Timestamp};
+use meridian_fs::types::{Attributes, Data, Entry, Extent, Timestamp};
 use meridian_fs::{Done, Update, Vector};
 use meridian_host::api::{ReplyBody, RequestBody, UpdatedAlong};
 use meridian_host::update::Change;
@@ -25,23 +25,7 @@ fn name(number: u64) -> Name {
 }
 
 fn attributes(place: Place, kind: Kind, uid: u32) -> Attributes {
-    let time = Timestamp::default();
-    Attributes {
-        place,
-        kind,
-        mode: 0o600,
-        nlink: 1,
-        uid,
-        gid: 1,
-        rdev: 0,
-        size: 5,
-        stored: 5,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        marks: Marks::default(),
-    }
+    Attributes { mode: 0o600, uid, gid: 1, size: 5, stored: 5, ..Attributes::bare(place, kind) }
 }
 
 fn entries() -> Result<Answer, FsError> {

@@ -4,7 +4,6 @@ use crate::caps::Errand;
 use meridian_core::{ClientId, Stamp};
 use meridian_fs::operation::WriteAt;
 use meridian_fs::settled::Made;
-use meridian_fs::types::Marks;
 use meridian_fs::{Answer, Done};
 use meridian_host::update::Change;
 
@@ -18,23 +17,8 @@ fn name(text: &'static str) -> Name {
 }
 
 fn directory(size: u64) -> Attributes {
-    let time = Timestamp::default();
-    Attributes {
-        place: DIRECTORY,
-        kind: Kind::Directory,
-        mode: 0o2775,
-        nlink: 2,
-        uid: 1,
-        gid: 50,
-        rdev: 0,
-        size,
-        stored: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        marks: Marks::default(),
-    }
+    let bare = Attributes::bare(DIRECTORY, Kind::Directory);
+    Attributes { mode: 0o2775, nlink: 2, uid: 1, gid: 50, size, ..bare }
 }
 
 fn node() -> NewNode {

@@ -3,7 +3,7 @@ use crate::calls::CallId;
 use crate::caps::SPAN;
 use meridian_core::{ClientId, Stamp};
 use meridian_fs::operation::NewNode;
-use meridian_fs::types::{Kind, Marks, Timestamp};
+use meridian_fs::types::{Kind, Timestamp};
 use meridian_fs::{Done, Update, Vector};
 use meridian_host::update::Change;
 use std::time::Duration;
@@ -17,23 +17,8 @@ fn name(number: u64) -> Name {
 }
 
 fn attributes(number: u64, partition: GroupId) -> Attributes {
-    let (place, time) = (Place { ino: Ino(100 + number), partition }, Timestamp::default());
-    Attributes {
-        place,
-        kind: Kind::File,
-        mode: 0o600,
-        nlink: 1,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        size: 0,
-        stored: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        marks: Marks::default(),
-    }
+    let place = Place { ino: Ino(100 + number), partition };
+    Attributes { mode: 0o600, uid: 1, gid: 1, ..Attributes::bare(place, Kind::File) }
 }
 
 /// The entries of a window: those after that number, of so many in all.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use meridian_core::BlockId;
 use meridian_fs::operation::{Changes, NewNode, Piece, WriteAt};
 use meridian_fs::settled::Made;
-use meridian_fs::types::{Data, INLINE_MAX, Ino, Kind, Marks, Place};
+use meridian_fs::types::{Data, INLINE_MAX, Ino, Kind, Place};
 use meridian_fs::{FsError, Update};
 
 const NOW: Time = Time(7);
@@ -352,23 +352,7 @@ fn settles(file: &mut File) -> (u32, Vec<Setting>, Timestamp) {
 }
 
 fn attributes() -> Attributes {
-    let time = Timestamp::default();
-    Attributes {
-        place: FILE,
-        kind: Kind::File,
-        mode: 0o644,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        stored: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        marks: Marks::default(),
-    }
+    Attributes { mode: 0o644, ..Attributes::bare(FILE, Kind::File) }
 }
 
 #[test]
