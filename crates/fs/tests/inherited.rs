@@ -67,7 +67,8 @@ fn names_that_lead_to_what_is_lost_can_be_removed_and_nothing_else_be_done() {
     let into = Update::Link { target: other, parent: full, name: name("linked") };
     let renamed = moved((top(2), "file"), (top(2), "renamed"), file);
     let comes = moved((top(2), "other"), (full, "other"), other);
-    for update in [made, linked, into, renamed, comes] {
+    assert_eq!(world.submit(made), Err(FsError::NotFound), "as in a directory that was removed");
+    for update in [linked, into, renamed, comes] {
         assert_eq!(world.submit(update.clone()), Err(FsError::Gone), "{update:?}");
     }
     assert_eq!(world.submit(unlink(top(2), "file", file)), Ok(Done::Nothing));

@@ -78,7 +78,7 @@ impl Process for Bugged {
             effects.sort_by_key(|effect| !matches!(effect, Effect::Output(_)));
         }
         if self.bug == Bug::ForgetsVotes {
-            effects.retain(|effect| !matches!(effect, Effect::Note(Record::Vote { .. })));
+            effects.retain(|effect| !matches!(effect, Effect::Persist(Record::Vote { .. })));
         }
         inner.extend(effects);
         out.absorb(&mut inner, &mut Same);

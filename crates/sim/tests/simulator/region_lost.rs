@@ -5,6 +5,7 @@ use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Configuration, Reply, Request};
 use meridian_cluster::topology::DeliveryOrder;
+use meridian_core::level::Level;
 use meridian_core::{GroupId, MessageId, NodeId, Time};
 use meridian_fs::operation::{NewNode, RenameMode};
 use meridian_fs::types::{Ino, Kind, Place};
@@ -209,7 +210,9 @@ fn cluster(seed: u64, faults: Option<Faults>, mutation: Mutation) -> Cluster {
         _ => DeliveryOrder::Linearizable,
     };
     let mut configuration = Configuration::default();
-    let json = serde_json::to_string(&file(3, order)).expect("JSON");
+    let mut file = file(3, order);
+    file.configuration.levels.now = Level::FENCES;
+    let json = serde_json::to_string(&file).expect("JSON");
     let reply = configuration.change(Request::Initialise(json));
     assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
     let topology = Arc::new(Topology::new(configuration.file().expect("there")).expect("S1"));
