@@ -25,8 +25,10 @@ impl Level {
     pub const EXCLUSIVE: Level = Level(5);
     /// What clients keep back comes in batches (`meridian_fs::Update::Batch`).
     pub const BATCHES: Level = Level(6);
-    /// A lost region is fenced (decision 107).
+    /// A region that is lost is fenced (decision 107).
     pub const FENCES: Level = Level(7);
+    /// What a client makes it holds (decision 105).
+    pub const MADE: Level = Level(8);
 }
 
 impl Default for Level {
@@ -53,7 +55,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::FENCES };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::MADE };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

@@ -29,11 +29,12 @@
 
 use crate::FsError;
 use crate::batch::Kept;
+use crate::holders::Holders;
 use crate::keys::named_by;
 use crate::mutation::Mutation;
-use crate::operation::{CapStep, Done, Operation, Update};
+use crate::operation::{CapStep, Done, Update};
 use crate::tree::Tree;
-use crate::types::{Ino, Kind, Name, Place, Rank};
+use crate::types::{Ino, Name, Place, Rank};
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
@@ -88,7 +89,7 @@ pub(crate) struct Caps {
     /// The rank of each client's last renewal.
     leases: OrdMap<ClientId, Rank>,
     by_client: OrdMap<ClientId, Holder>,
-    by_inode: OrdMap<Ino, OrdSet<ClientId>>,
+    by_inode: OrdMap<Ino, Holders>,
     count: u64,
 }
 
@@ -152,8 +153,9 @@ impl Caps {
 
     /// Whether another than `by` holds the inode exclusively.
     pub fn is_held_alone(&self, by: ClientId, ino: Ino) -> bool {
-        let holders = self.by_inode.get(&ino).into_iter().flatten().filter(|of| **of != by);
-        let mut standings = holders.map(|of| self.by_client[of].caps[&ino].standing);
+        let holders = self.by_inode.get(&ino).into_iter().flat_map(Holders::iter);
+        let others = holders.filter(|of| *of != by);
+        let mut standings = others.map(|of| self.by_client[&of].caps[&ino].standing);
         standings.any(Standing::is_exclusive)
     }
 
@@ -168,8 +170,8 @@ impl Caps {
         let none = self.by_inode.is_empty();
         let inodes = subject.inodes.iter().filter(move |_| !none);
         inodes.flat_map(move |ino| {
-            let holders = self.by_inode.get(ino).into_iter().flat_map(|clients| clients.iter());
-            holders.filter(|client| **client != subject.by).map(|client| (*client, *ino))
+            let holders = self.by_inode.get(ino).into_iter().flat_map(Holders::iter);
+            holders.filter(|client| *client != subject.by).map(|client| (client, *ino))
         })
     }
 
@@ -204,7 +206,7 @@ impl Caps {
 
     /// The message of that rank gives the client capabilities; answers those that it has now. What
     /// was recalled is not given again before it was released.
-    fn grant(&mut self, client: ClientId, inodes: &[Ino], rank: Rank) -> Vec<Ino> {
+    pub fn grant(&mut self, client: ClientId, inodes: &[Ino], rank: Rank) -> Vec<Ino> {
         let mut granted = Vec::new();
         for ino in inodes {
             if self.is_held_alone(client, *ino) {
@@ -259,7 +261,7 @@ impl Caps {
             holder.recalled.remove(ino);
             self.count -= 1;
             if let Some(clients) = self.by_inode.get_mut(ino) {
-                clients.remove(&client);
+                clients.remove(client);
                 if clients.is_empty() {
                     self.by_inode.remove(ino);
                 }
@@ -293,7 +295,7 @@ impl Caps {
         });
         let all: OrdSet<(Ino, ClientId)> = all.collect();
         let named = self.by_inode.iter().flat_map(|(ino, clients)| {
-            clients.iter().map(|client| (*ino, *client)).collect::<Vec<_>>()
+            clients.iter().map(|client| (*ino, client)).collect::<Vec<_>>()
         });
         assert_eq!(all, named.collect::<OrdSet<_>>(), "H1");
         assert_eq!(all.len() as u64, self.count, "H1: the count");
@@ -350,30 +352,7 @@ pub(crate) fn check_alone(tree: &Tree, update: &Update, by: ClientId) -> Result<
     if held { Err(FsError::Held) } else { Ok(()) }
 }
 
-/// A directory was made by the message of that rank, whose client wants to hold it: it knows all of
-/// it.
-pub(crate) fn hold_made(tree: &mut Tree, by: ClientId, done: Done, rank: Rank) -> Done {
-    match done {
-        Done::Attributes(made) if !tree.caps.grant(by, &[made.place.ino], rank).is_empty() => {
-            Done::Held(made)
-        }
-        other => other,
-    }
-}
-
-impl Operation {
-    /// Whether its client shall hold the directory that it makes.
-    pub(crate) fn holds_made(&self) -> bool {
-        self.keeps && self.update.makes_directory()
-    }
-}
-
 impl Update {
-    /// Whether it makes a directory.
-    pub fn makes_directory(&self) -> bool {
-        matches!(self, Update::Create { node, .. } if node.kind == Kind::Directory)
-    }
-
     /// What it changes of what a client may keep: inodes that are there before. Locks are not kept.
     pub fn alters(&self) -> Vec<Place> {
         match self {

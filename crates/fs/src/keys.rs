@@ -101,8 +101,8 @@ impl Key {
 pub(crate) fn keys_in(operation: &Operation, id: MessageId, partition: GroupId) -> BTreeSet<Key> {
     let here = |(of, key): (GroupId, Key)| (of == partition).then_some(key);
     let quotas = operation.quotas.iter().map(|quota| (quota.partition, Key::Quota(quota.ino)));
-    let made = || Key::Cap(operation.by, Ino::made(partition, id));
-    let holds = operation.holds_made().then(made);
+    let made = operation.made(id).into_iter().filter(|made| made.partition == partition);
+    let holds = made.map(|made| Key::Cap(operation.by, made.ino));
     let own = all_keys(&operation.update, id).into_iter().chain(quotas).filter_map(here);
     own.chain(holds).collect()
 }
@@ -375,16 +375,10 @@ impl Update {
         inodes_of(self, partition)
     }
 
-    /// What it touches, too, if its client wants to hold the directory that it makes, by a message
-    /// named `id`.
-    pub fn holding_key(&self, by: ClientId, id: MessageId) -> Option<u64> {
-        match self {
-            Update::Create { parent, .. } if self.makes_directory() => {
-                let made = Ino::made(parent.partition, id);
-                Some(Key::Cap(by, made).number(parent.partition))
-            }
-            _ => None,
-        }
+    /// What it touches, too, if its client wants to hold what it makes, by a message named `id`.
+    pub fn holding_keys(&self, by: ClientId, id: MessageId) -> impl Iterator<Item = u64> {
+        let made = self.makes(id).into_iter();
+        made.map(move |made| Key::Cap(by, made.ino).number(made.partition))
     }
 }
 

@@ -22,7 +22,8 @@
 //! | [`quota`] | how much may lie below a directory, and how much does |
 //! | [`counting`] | how what is below a directory that is not empty gets under a quota |
 //! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
-//! | `caps` | who may answer looks by itself |
+//! | `caps`, `holders` | who may answer looks by itself |
+//! | `made` | what a client makes it holds, if it asks for that |
 //! | `hash` | hashes that are the same everywhere |
 //! | [`holdings`] | how much there is in a partition, and what clients hold of it |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
@@ -43,6 +44,7 @@ pub mod error;
 mod execute;
 mod extents;
 mod hash;
+mod holders;
 pub mod holdings;
 mod inode;
 pub mod invariants;
@@ -50,6 +52,7 @@ mod keys;
 mod leases;
 mod locking;
 mod locks;
+mod made;
 mod mode;
 #[doc(hidden)]
 pub mod mutation;
@@ -73,6 +76,7 @@ pub use caps::{GRANT_MAX, Subject};
 pub use error::FsError;
 pub use holdings::Holdings;
 pub use keys::quota_keys;
+pub use made::MadeHeld;
 pub use mode::Mode;
 pub use operation::{CapStep, Done, Operation, Update};
 pub use partition::{Effect, Partition};

@@ -47,6 +47,8 @@ pub enum Mutation {
     PassesRefused,
     /// A name goes that was kept back in a directory which its client does not hold any more.
     RemovesUnheld,
+    /// A client is told that it holds what it makes, and nobody notes it.
+    GrantsUnnoted,
 }
 
 impl Mutation {

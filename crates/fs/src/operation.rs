@@ -6,6 +6,7 @@ use crate::access::Rights;
 use crate::batch::Part;
 use crate::counting::Stretch;
 use crate::inode::{Inode, SET_GID};
+use crate::made::MadeHeld;
 use crate::quota::Limits;
 use crate::settled::{Made, Setting};
 use crate::types::{
@@ -31,7 +32,7 @@ pub struct Operation {
     pub update: Update,
     /// The holder of capabilities that asks: its own stay.
     pub by: ClientId,
-    /// Whether it shall hold the directory that it makes.
+    /// Whether it shall hold what it makes ([`Update::makes`]).
     pub keeps: bool,
     /// What it changes was written under locks, and counts only while they have not been lost.
     pub under: Option<Under>,
@@ -550,7 +551,7 @@ pub enum Done {
     Nothing,
     /// The inode that was made, linked, placed or changed, after it.
     Attributes(Attributes),
-    /// The directory that was made; its client holds it.
+    /// What was made; its client holds it.
     Held(Attributes),
     /// The inodes that the client holds of those that it asked for.
     Granted(Vec<Ino>),
@@ -573,6 +574,9 @@ pub enum Done {
         /// Why the next was refused. Those after it are not done.
         refused: Option<FsError>,
     },
+    /// As [`Done::Written`], of a file that was made; its client holds it. Of
+    /// [`Level::MADE`](meridian_core::level::Level::MADE).
+    Made(Box<MadeHeld>),
 }
 
 /// Blocks that an update mentions.

@@ -4,16 +4,17 @@
 mod common;
 
 use bytes::Bytes;
+use common::swaps::{self, Here};
 use common::{Rng, World, name, node, top};
-use meridian_core::{ClientId, GroupId, MessageId, Stamp};
+use meridian_core::{ClientId, GroupId, MessageId};
 use meridian_fs::batch::{Kept, Part};
 use meridian_fs::mutation::Mutation;
 use meridian_fs::operation::{Changes, NewNode, Piece, WriteAt};
 use meridian_fs::settled::Made;
 use meridian_fs::types::{Data, Rank};
 use meridian_fs::{
-    Answer, CapStep, Done, Effect, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query,
-    Setting, Timestamp, Update,
+    Answer, CapStep, Done, Extent, FsError, Ino, Kind, Operation, Place, Query, Setting, Timestamp,
+    Update,
 };
 
 const US: GroupId = GroupId(1);
@@ -217,42 +218,13 @@ fn random(rng: &mut Rng, directory: Place, ranks: &[Rank]) -> (ClientId, Update)
     (by, update)
 }
 
-type Message = (MessageId, Operation);
-
-fn deliver(partition: &mut Partition, (id, operation): &Message) -> Vec<Effect> {
-    let mut out = Vec::new();
-    partition.deliver(*id, Stamp(id.sequence), operation.clone(), &mut out);
-    out.retain(|effect| matches!(effect, Effect::Done { .. }));
-    partition.check_invariants();
-    out
-}
-
-/// Two messages without a common key lead to the same, whichever is delivered first.
+/// See [`swaps::swap`].
 fn swap(seed: u64, keys: impl Fn(&Update, MessageId) -> Vec<u64>) -> (usize, usize) {
-    let (mut rng, mut world) = (Rng(seed), World::new(1));
-    let directory = world.create(top(1), "d", Kind::Directory).unwrap();
-    let mut here = world.partitions[&US].clone();
-    let (mut swapped, mut held, mut before) = (0, 0, None::<(Partition, Message)>);
-    for _ in 0..60 {
-        let ranks: Vec<_> = here.holders().filter_map(|(_, lease)| lease).collect();
-        let (by, update) = random(&mut rng, directory, &ranks);
-        let id = world.next_id();
-        let message = (id, Operation { by, ..world.operation(update.clone()) });
-        let earlier = here.clone();
-        let done = deliver(&mut here, &message);
-        held += usize::from(format!("{done:?}").contains("Held"));
-        let own = keys(&update, id);
-        if let Some((mut other, first)) = before
-            && !keys(&first.1.update, first.0).iter().any(|key| own.contains(key))
-        {
-            assert_eq!(deliver(&mut other, &message), done, "{message:?} before {first:?}");
-            deliver(&mut other, &first);
-            assert!(other == here, "{message:?} before {first:?}");
-            swapped += 1;
-        }
-        before = Some((earlier, message));
-    }
-    (swapped, held)
+    let draw = |rng: &mut Rng, here: &Here| {
+        let (by, update) = random(rng, here.directory, &here.ranks);
+        (by, false, update)
+    };
+    swaps::swap(seed, "Held", draw, |operation, id| keys(&operation.update, id))
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub struct Payload {
     pub change: Option<Change>,
     /// Under which name the client holds capabilities: its own stay.
     pub by: ClientId,
-    /// Whether it wants to hold the directory that it makes.
+    /// Whether it wants to hold what it makes.
     pub keeps: bool,
     /// What its client may do; none if that is all. The node that hears the client says so
     /// ([`Payload::restrict`]).
@@ -175,8 +175,8 @@ impl Payload {
         let update = self.update();
         let keys = update.map(|update| update.keys(id)).unwrap_or_default();
         let quotas = self.change.iter().flat_map(|change| quota_keys(&change.quotas));
-        let holding =
-            update.filter(|_| self.keeps).and_then(|update| update.holding_key(self.by, id));
+        let keeping = update.filter(|_| self.keeps).into_iter();
+        let holding = keeping.flat_map(|update| update.holding_keys(self.by, id));
         let session = sessions::key(id.client);
         Touches::keys(keys.into_iter().chain(quotas).chain([session]).chain(holding))
     }

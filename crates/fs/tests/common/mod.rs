@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 pub mod counted;
+pub mod swaps;
 
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};

@@ -444,6 +444,7 @@ impl Model {
             Done::Nothing
             | Done::Batch { .. }
             | Done::Held(_)
+            | Done::Made(_)
             | Done::Granted(_)
             | Done::Lock(_) => None,
         };
