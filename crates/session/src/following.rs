@@ -108,7 +108,9 @@ impl Session {
             if let Work::Follow(following) = &mut call.work
                 && call.inquiries.is_empty()
             {
-                following.kept.retain(|of| !gone.contains(of));
+                for of in gone {
+                    following.kept.remove(of);
+                }
                 done.extend(following.kept.is_empty().then_some(*id));
             }
         }

@@ -80,6 +80,11 @@ impl Nodes {
         self.topology.levels.now >= level
     }
 
+    /// Whether they let a client hold all that it makes.
+    pub fn let_hold_made(&self) -> bool {
+        self.speaks(Level::MADE)
+    }
+
     /// How much of that they let a client keep back, by what they know of.
     pub fn let_keep_back(&self, keeping: Keeping) -> Keeping {
         match (self.speaks(Level::EXCLUSIVE), self.speaks(Level::BATCHES)) {

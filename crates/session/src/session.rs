@@ -90,13 +90,15 @@ impl Session {
     /// Of a client in `region`. The names of its updates are drawn from `seed`: no two clients may
     /// have the same.
     pub fn new(topology: Arc<Topology>, region: RegionId, seed: u64) -> Session {
+        let nodes = Nodes::new(topology, region);
+        let by = ClientId(mix(mix(seed) ^ HOLDER));
         Session {
-            nodes: Nodes::new(topology, region),
+            caps: Caps::new(by).holding_all_made(nodes.let_hold_made()),
+            nodes,
             inquiries: Inquiries::default(),
             blocks: Blocks::default(),
             names: Names::default(),
             vector: Vector::default(),
-            caps: Caps::new(ClientId(mix(mix(seed) ^ HOLDER))),
             errands: BTreeMap::new(),
             last_errand: 0,
             parked: ParkedCalls::default(),
@@ -184,6 +186,7 @@ impl Session {
             Command::LetGo(gone) => self.on_let_go(&gone, out),
             Command::Configured(topology) => {
                 self.nodes.configured(topology);
+                self.caps.hold_all_that_is_made(self.nodes.let_hold_made());
                 self.caps.keep_back(self.nodes.let_keep_back(self.keeping));
             }
             Command::OnCut(patience) => self.nodes.cuts.patience = Some(patience),

@@ -15,7 +15,7 @@ use meridian_core::{ClientId, GroupId, MessageId, Stamp, Time};
 use meridian_fs::types::Rank;
 use meridian_fs::{CapStep, Ino, Operation, Subject, Timestamp, Update, Vector};
 use meridian_multicast::{Role, Start};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{EXPIRED_MAX, WAITING_MAX};
@@ -28,14 +28,14 @@ pub const CAP_LEASE: Duration = Duration::from_secs(6);
 /// after which it asks another node.
 pub const POLL_MAX: Duration = Duration::from_millis(500);
 
-/// So many inodes a client may hold: the directories that a build looks at, and the names of one
-/// that is listed, in some MiB of state. What is asked for beyond them is refused; grants under way
-/// may go beyond.
-const CAPS_MAX: usize = 16_384;
+/// So many inodes a client may hold: twice as many as a session keeps to, as what it lets go may be
+/// under way. What is asked for beyond them is refused; grants under way, and those that come with
+/// what a client makes, may go beyond.
+const CAPS_MAX: usize = 262_144;
 
-/// So many capabilities and leases a partition gives, in some ten MiB; grants under way may go
-/// beyond.
-const ALL_MAX: u64 = 131_072;
+/// So many capabilities and leases a partition gives, in some hundred MiB. Beyond them no lease is
+/// renewed, and without one no client asks to hold what it makes. Grants under way may go beyond.
+const ALL_MAX: u64 = 524_288;
 
 /// So many directories end at once that a client holds exclusively.
 const ALONE_EXPIRED_MAX: usize = 64;
@@ -259,13 +259,16 @@ impl Replica {
         for (client, renewed) in ended.chain(without) {
             // What is held exclusively is ordered with all that touches it, and goes first: one by
             // one, as each may wait for something.
-            let alone: Vec<_> = self.partition.kept_alone_by(client).collect();
+            let alone: BTreeSet<_> = self.partition.kept_alone_by(client).collect();
             for ino in alone.iter().take(ALONE_EXPIRED_MAX) {
                 let step = CapStep::ExpireExclusive { renewed, inodes: vec![*ino] };
                 out.push(Wish::Multicast(self.lapse(client, ino.0, step)));
             }
-            let others = self.partition.kept_by(client).filter(|ino| !alone.contains(ino));
-            let inodes: Vec<_> = others.take(EXPIRED_MAX).collect();
+            // First what others wait for.
+            let recalled: BTreeSet<_> = self.partition.recalled(client).collect();
+            let rest = self.partition.kept_by(client).filter(|ino| !recalled.contains(ino));
+            let all = recalled.iter().copied().chain(rest);
+            let inodes: Vec<_> = all.filter(|ino| !alone.contains(ino)).take(EXPIRED_MAX).collect();
             if renewed.is_some() || !inodes.is_empty() {
                 let step = CapStep::Expire { renewed, inodes };
                 out.push(Wish::Multicast(self.lapse(client, 0, step)));

@@ -9,7 +9,7 @@
 //! Invariant K6: what has come along with a grant is kept only of what was granted by it, and not
 //! of what the client itself has changed since it asked.
 
-use super::{Caps, Errand, HELD_MAX, PAUSE, WINDOW};
+use super::{Caps, Errand, PAUSE, WINDOW};
 use crate::calls::CallId;
 use crate::mutation::Mutation;
 use crate::nodes::Nodes;
@@ -99,7 +99,7 @@ impl Caps {
         };
         let directory = of.place;
         self.aheads.retain(|_, ahead| ahead.sent || now.since(ahead.since) < WAITS_MAX);
-        let full = self.aheads.len() >= AHEADS_MAX || self.known.len() >= HELD_MAX / 2;
+        let full = self.aheads.len() >= AHEADS_MAX || self.is_half_full();
         if full || self.aheads.contains_key(&directory) || !self.may_ask(now, directory) {
             return;
         }
@@ -193,6 +193,8 @@ impl Caps {
     pub(super) fn touch(&mut self, ino: Ino, moves: bool) {
         let aheads = self.aheads.values_mut().filter(|ahead| ahead.sent);
         aheads.for_each(|ahead| ahead.changed.extend([ino]));
+        self.making.cross(ino, self.count);
+        self.touch_window(ino);
         let keeps = self.mutation.is(Mutation::KeepsBytes);
         if let Some(known) = self.known.get_mut(&ino) {
             if !keeps {

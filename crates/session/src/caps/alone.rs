@@ -300,8 +300,10 @@ impl Caps {
         let known = self.known.get_mut(&parent.ino).expect("K7: it is held");
         let adds = Entries::kept(made.is_some(), time);
         known.attributes.touched_by(self.count, |of| adds.add_to(of, true));
-        known.keep_name(name, self.count, made.map(|of| Entry { place, kind: of.kind }));
-        let (granted, number, name) = (known.granted, self.alone.last, name.clone());
+        let (granted, number) = (known.granted, self.alone.last);
+        let leads = made.map(|of| Entry { place, kind: of.kind });
+        self.change_names(parent.ino, |known, count| known.keep_name(name, count, leads));
+        let name = name.clone();
         self.alone.add(KeptBack {
             parent,
             name,
@@ -511,6 +513,7 @@ impl Caps {
             && let Some(child) = self.known.get_mut(&place.ino)
         {
             child.attributes.end(count, ts, None);
+            child.used = Time(0); // It goes first when there is no room.
         }
         let known = self.known.get_mut(&directory).filter(|known| known.granted == granted)?;
         let entry = kept.made.map(|made| Entry { place, kind: made.kind });
@@ -519,7 +522,7 @@ impl Caps {
             Err(_) => (Entries::kept(kept.made.is_some(), landing.time).undone(), None),
         };
         known.attributes.amend(count, ts, |of, last| adds.add_to(of, last && result.is_ok()));
-        known.end_name(&kept.name, count, ts, leads);
+        self.change_names(directory, |known, count| known.end_name(&kept.name, count, ts, leads));
         (result.is_err() && kept.made.is_none()).then_some(directory)
     }
 

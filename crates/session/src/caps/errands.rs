@@ -32,9 +32,10 @@ impl Session {
             self.last_errand += 1;
             let (id, deadline) = (CallId(OWN | self.last_errand), now + PATIENCE);
             let step = match &errand {
-                Errand::Grant(inodes) | Errand::Sweep(_, inodes) | Errand::Ahead { inodes, .. } => {
-                    Some(CapStep::Grant(inodes.clone()))
-                }
+                Errand::Grant(inodes)
+                | Errand::Sweep(_, inodes)
+                | Errand::Ahead { inodes, .. }
+                | Errand::Window { inodes, .. } => Some(CapStep::Grant(inodes.clone())),
                 Errand::Release(inodes) => Some(CapStep::Release(inodes.clone())),
                 Errand::Renew => Some(CapStep::Renew),
                 Errand::GrantExclusive(ino) => Some(CapStep::GrantExclusive(vec![*ino])),
@@ -46,7 +47,7 @@ impl Session {
                 _ => None,
             };
             let queries = match &errand {
-                Errand::Ahead { queries, .. } => queries.clone(),
+                Errand::Ahead { queries, .. } | Errand::Window { queries, .. } => queries.clone(),
                 _ => Vec::new(),
             };
             self.errands.insert(id, (group, errand, now));
@@ -176,7 +177,7 @@ impl Session {
         if errand == Errand::Recall {
             self.on_recall_ended(id);
         }
-        let ahead = matches!(errand, Errand::Ahead { .. });
+        let ahead = matches!(errand, Errand::Ahead { .. } | Errand::Window { .. });
         let gone = self.caps.on_ended(now, group, (errand, sent), granted);
         self.tell_dropped(gone, out);
         if ahead {
@@ -187,7 +188,9 @@ impl Session {
 
     /// What has come along with the reply to an update, if that is one of the session's own.
     pub(crate) fn note_along(&mut self, id: CallId, along: Vec<Result<Answer, FsError>>) {
-        if let Some((_, Errand::Ahead { told, .. }, _)) = self.errands.get_mut(&id) {
+        if let Some((_, Errand::Ahead { told, .. } | Errand::Window { told, .. }, _)) =
+            self.errands.get_mut(&id)
+        {
             *told = along;
         }
     }

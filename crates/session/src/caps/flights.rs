@@ -2,7 +2,7 @@
 //! and what is kept is changed by their answers.
 
 use super::alone::Landing;
-use super::{Caps, HELD_MAX};
+use super::{Caps, made};
 use crate::calls::CallId;
 use meridian_core::{GroupId, Stamp, Time};
 use meridian_fs::operation::RenameMode;
@@ -15,9 +15,10 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     /// The count when it began.
-    begun: u64,
-    sent: Time,
-    keeps: bool,
+    pub(super) begun: u64,
+    pub(super) sent: Time,
+    /// Whether the client wants to hold what it makes.
+    pub(super) keeps: bool,
     /// Whether what it alters may have another directory above it after it.
     moves: bool,
     /// It lands what was kept back: what it changes is shown already.
@@ -45,7 +46,7 @@ pub(super) enum Then {
 }
 
 impl Caps {
-    /// The client begins an update. Returns whether it wants to hold the directory that it makes.
+    /// The client begins an update. Returns whether it wants to hold what it makes.
     pub fn begin_update(&mut self, now: Time, call: CallId, change: &Change) -> bool {
         let Change { time, update, .. } = change;
         if !self.is_on {
@@ -68,14 +69,13 @@ impl Caps {
             .map(|(side, (parent, name))| (parent.ino, name.clone(), then(update, side)))
             .collect();
         for (parent, name, _) in &names {
-            self.disturb(*parent);
-            *self.busy_names.entry((*parent, name.clone())).or_default() += 1;
-            if let Some(known) = self.known.get_mut(parent) {
-                known.touch_name(name, self.count);
+            if !self.making.all || !update.removes() {
+                self.disturb(*parent);
             }
+            *self.busy_names.entry((*parent, name.clone())).or_default() += 1;
+            self.change_names(*parent, |known, count| known.touch_name(name, count));
         }
         let keeps = self.keeps_made(now, update);
-        self.keeping += u32::from(keeps);
         let flight = Flight { begun: self.count, sent: now, keeps, moves, lands, alters, names };
         self.flights.insert(call, flight);
         keeps
@@ -90,26 +90,14 @@ impl Caps {
         ts: Stamp,
         result: &mut Result<Done, FsError>,
     ) -> Vec<(GroupId, Ino)> {
+        let made = made::taken_from(result);
         let Some(flight) = self.land(call) else { return Vec::new() };
         if !flight.lands.is_empty() {
             let odd = self.landed(&flight.lands, ts, result);
+            self.hold_all_made(now, &made, &flight);
             return self.held_among(odd);
         }
-        if let Ok(Done::Held(made)) = *result {
-            *result = Ok(Done::Attributes(made));
-            self.lapse(now);
-            let recalled = self.spoiled.contains(&made.place.ino);
-            if !recalled
-                && self.hold_made(now, made.place, &flight)
-                && let Some(known) = self.known.get_mut(&made.place.ino)
-            {
-                known.is_empty();
-                known.attributes.value = Some(made);
-            }
-        }
-        if self.keeping == 0 {
-            self.spoiled.clear();
-        }
+        self.hold_all_made(now, &made, &flight);
         let shown = match result {
             Ok(Done::Attributes(attributes) | Done::Written { attributes, .. }) => {
                 Some(*attributes)
@@ -148,7 +136,6 @@ impl Caps {
         ts: Stamp,
         (shown, is_done): (Option<Attributes>, bool),
     ) {
-        let count = self.count;
         for (parent, name, then) in &flight.names {
             let alone = !self.busy_names.contains_key(&(*parent, name.clone()));
             let Some(known) = self.known.get_mut(parent) else { continue };
@@ -166,7 +153,7 @@ impl Caps {
                 (Then::Nothing, Some(None)) => Some(true),
                 _ => None,
             };
-            known.end_name(name, count, ts, value);
+            self.change_names(*parent, |known, count| known.end_name(name, count, ts, value));
             if let Some(is_removed) = changed {
                 self.count_changed(now, directory, is_removed);
             }
@@ -177,36 +164,6 @@ impl Caps {
     fn held_among(&self, inodes: impl IntoIterator<Item = Ino>) -> Vec<(GroupId, Ino)> {
         let held = |ino: Ino| self.known.get(&ino).map(|known| (known.group, ino));
         inodes.into_iter().filter_map(held).collect()
-    }
-
-    /// Whether the client wants to hold the directory that an update makes: while it has a lease.
-    fn keeps_made(&mut self, now: Time, update: &Update) -> bool {
-        let Update::Create { parent, .. } = update else { return false };
-        if !update.makes_directory() || self.known.len() >= HELD_MAX / 2 || self.ends {
-            return false;
-        }
-        let lease = self.leases.entry(parent.partition).or_default();
-        lease.begins = lease.until <= now;
-        !lease.begins
-    }
-
-    /// The client was told that it holds the directory that it made, and if its lease has lasted
-    /// meanwhile it does; unless it has gone on after another, who may have seen what is there by
-    /// now. Whether it does from now on: it may have been given it by a step of its own meanwhile,
-    /// and then knows what that has shown.
-    fn hold_made(&mut self, now: Time, made: Place, flight: &Flight) -> bool {
-        if self.known.contains_key(&made.ino) {
-            return false;
-        }
-        let fresh = flight.begun > self.followed;
-        if fresh && self.has_lasted(now, made.partition, flight.sent) {
-            self.hold(now, made);
-        } else if let Some(lease) = self.leases.get_mut(&made.partition)
-            && lease.going.insert(made.ino)
-        {
-            lease.to_release.insert(made.ino);
-        }
-        self.known.contains_key(&made.ino)
     }
 
     /// Nobody knows what became of an update of the client: what it may still change is not to be
@@ -223,7 +180,9 @@ impl Caps {
     fn land(&mut self, call: CallId) -> Option<Flight> {
         let flight = self.flights.remove(&call)?;
         self.count += 1;
-        self.keeping -= u32::from(flight.keeps);
+        if flight.keeps {
+            self.making.end(flight.begun);
+        }
         for (ino, _) in &flight.alters {
             leave(&mut self.busy, ino);
             self.touch(*ino, flight.moves);

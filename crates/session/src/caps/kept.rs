@@ -295,9 +295,8 @@ impl Caps {
         if special || self.busy_names.contains_key(&named) || self.keeps_name(&named) {
             return;
         }
-        let count = self.count;
-        if let Some(known) = self.fillable(parent, begun) {
-            known.fill_name(name, begun, count, found);
+        if self.fillable(parent, begun).is_some() {
+            self.change_names(parent.ino, |known, _| known.fill_name(name, begun, found));
         }
     }
 

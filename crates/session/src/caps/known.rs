@@ -9,8 +9,6 @@ use meridian_fs::types::{Attributes, Entry, Extent, Ino, Name, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// So many names of one directory are kept with what they lead to: some MiB.
-const NAMES_MAX: usize = 16_384;
 /// So many names of one directory are kept as "perhaps there": beyond them, what is absent is asked
 /// for.
 const PERHAPS_MAX: usize = 1 << 18;
@@ -136,6 +134,17 @@ impl Known {
         }
     }
 
+    /// How many names are kept with what they lead to.
+    pub fn names_kept(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Forgets what its names lead to, at that count.
+    pub fn forget_names(&mut self, count: u64) {
+        self.names.clear();
+        self.floor = count;
+    }
+
     /// It is an empty directory.
     pub fn is_empty(&mut self) {
         self.listed = Listed::All;
@@ -170,34 +179,45 @@ impl Known {
         Some((all, true))
     }
 
+    /// The numbers of all entries, in their order; if all of it is known.
+    pub fn numbers(&self) -> Option<Vec<Ino>> {
+        if self.listed != Listed::All || self.floor > 0 {
+            return None;
+        }
+        let entries = self.names.values().filter_map(|slot| slot.value.as_ref()?.as_ref());
+        let mut all: Vec<_> = entries.map(|entry| entry.place.ino).collect();
+        all.sort_unstable();
+        Some(all)
+    }
+
     /// The client begins to change a name, or has begun before it held the directory.
     pub fn touch_name(&mut self, name: &Name, count: u64) {
         self.perhaps.insert(hash(name));
-        self.slot(name, count).touch(count);
+        self.slot(name).touch(count);
     }
 
     /// See [`Slot::end`].
     pub fn end_name(&mut self, name: &Name, count: u64, ts: Stamp, value: Option<Option<Entry>>) {
         self.perhaps.insert(hash(name));
-        self.slot(name, count).end(count, ts, value);
+        self.slot(name).end(count, ts, value);
     }
 
     /// The client has kept back that the name leads there, or nowhere.
     pub fn keep_name(&mut self, name: &Name, count: u64, leads: Option<Entry>) {
         self.perhaps.insert(hash(name));
-        let slot = self.slot(name, count);
+        let slot = self.slot(name);
         (slot.touched, slot.value) = (count, Some(leads));
     }
 
     /// A read that began at that count has shown it.
-    pub fn fill_name(&mut self, name: &Name, begun: u64, count: u64, value: Option<Entry>) {
+    pub fn fill_name(&mut self, name: &Name, begun: u64, value: Option<Entry>) {
         if begun < self.floor {
             return;
         }
         if value.is_some() {
             self.perhaps.insert(hash(name));
         }
-        self.slot(name, count).fill(begun, value);
+        self.slot(name).fill(begun, value);
     }
 
     /// A part of its listing after `after` was read: names up to `last` are known.
@@ -216,11 +236,7 @@ impl Known {
         }
     }
 
-    fn slot(&mut self, name: &Name, count: u64) -> &mut Slot<Option<Entry>> {
-        if self.names.len() >= NAMES_MAX && !self.names.contains_key(name) {
-            self.names.clear();
-            self.floor = count;
-        }
+    fn slot(&mut self, name: &Name) -> &mut Slot<Option<Entry>> {
         if self.perhaps.len() > PERHAPS_MAX {
             self.perhaps.clear();
             self.listed = Listed::No;

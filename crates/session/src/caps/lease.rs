@@ -32,6 +32,14 @@ pub(crate) enum Errand {
         queries: Vec<Query>,
         told: Vec<Result<Answer, FsError>>,
     },
+    /// The step that asks for many in a directory, with the questions what all that is, and what
+    /// was told.
+    Window {
+        directory: Place,
+        inodes: Vec<Ino>,
+        queries: Vec<Query>,
+        told: Vec<Result<Answer, FsError>>,
+    },
     Renew,
     Release(Vec<Ino>),
     /// The step that asks to hold a directory exclusively.
@@ -64,6 +72,8 @@ pub(super) struct Lease {
     pub renewing: bool,
     /// Dropped here; to be released once the owner has dropped it, too.
     pub going: BTreeSet<Ino>,
+    /// What others wait for of that.
+    pub urgent: BTreeSet<Ino>,
     pub to_release: BTreeSet<Ino>,
     pub releasing: bool,
     pub wanted_alone: BTreeSet<Ino>,
@@ -112,42 +122,54 @@ impl Lease {
                 return Some(Errand::GrantExclusive(ino));
             }
         }
-        if self.held == 0 || !self.going.is_empty() {
+        if self.held == 0 || !self.urgent.is_empty() {
             return None;
         }
         (!std::mem::replace(&mut self.polling, true)).then_some(Errand::Poll)
     }
 
-    /// What is to be released now: first what is shared, many at a time; what may be exclusive once
-    /// nothing is kept back in it (K8), and it is known whether it is.
+    /// What is to be released now: first what others wait for, then what goes for room.
     fn next_release(&mut self) -> Option<Errand> {
         if self.releasing || self.to_release.is_empty() {
             return None;
         }
-        let shared = self.to_release.iter().filter(|ino| !self.alone.contains(ino));
-        let shared: Vec<_> = shared.take(RELEASED_MAX).copied().collect();
-        let free =
-            |ino: &&Ino| !self.unlanded.contains_key(ino) && self.asking_alone != Some(**ino);
-        let errand = match shared.is_empty() {
-            false => Errand::Release(shared),
-            true => {
-                let free = self.to_release.iter().filter(free);
-                Errand::ReleaseExclusive(free.take(RELEASED_ALONE_MAX).copied().collect())
-            }
+        let urgent = self.urgent.iter().filter(|ino| self.to_release.contains(ino));
+        let errand = self.release_of(urgent).or_else(|| self.release_of(self.to_release.iter()))?;
+        let (Errand::Release(inodes) | Errand::ReleaseExclusive(inodes)) = &errand else {
+            return None;
         };
-        match &errand {
-            Errand::Release(inodes) | Errand::ReleaseExclusive(inodes) if !inodes.is_empty() => {
-                self.to_release.retain(|ino| !inodes.contains(ino));
-            }
-            _ => return None,
+        for ino in inodes {
+            self.to_release.remove(ino);
         }
         self.releasing = true;
         Some(errand)
     }
 
+    /// The message that releases the first of these: what is shared, many at a time; what may be
+    /// exclusive once nothing is kept back in it (K8), and it is known whether it is.
+    fn release_of<'a>(&self, all: impl Iterator<Item = &'a Ino> + Clone) -> Option<Errand> {
+        let shared = all.clone().filter(|ino| !self.alone.contains(ino));
+        let shared: Vec<_> = shared.take(RELEASED_MAX).copied().collect();
+        if !shared.is_empty() {
+            return Some(Errand::Release(shared));
+        }
+        let free =
+            |ino: &&Ino| !self.unlanded.contains_key(ino) && self.asking_alone != Some(**ino);
+        let free: Vec<_> = all.filter(free).take(RELEASED_ALONE_MAX).copied().collect();
+        (!free.is_empty()).then_some(Errand::ReleaseExclusive(free))
+    }
+
+    /// These were released.
+    pub fn released(&mut self, inodes: &[Ino]) {
+        for ino in inodes {
+            self.going.remove(ino);
+            self.urgent.remove(ino);
+        }
+    }
+
     /// Whether the lease is to be begun, for what is wanted, or renewed, for what is used.
     fn is_to_renew(&self, now: Time) -> bool {
-        if self.renewing || !self.going.is_empty() {
+        if self.renewing || !self.urgent.is_empty() {
             return false; // Others wait for what goes: the lease is not to be renewed before.
         }
         let old = now.since(self.sent) >= CAP_LEASE / 3;

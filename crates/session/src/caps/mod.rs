@@ -15,12 +15,16 @@ mod flights;
 mod kept;
 pub(crate) mod known;
 mod lease;
+mod made;
 mod pages;
+mod room;
 mod sweeps;
+mod windows;
 
 pub(crate) use errands::OWN;
 pub(crate) use lease::Errand;
 pub use pages::{Holding, Pages};
+pub use room::HELD_MAX;
 pub(crate) use sweeps::WINDOW;
 
 use crate::calls::CallId;
@@ -30,6 +34,7 @@ use alone::Alone;
 use flights::Flight;
 use known::Known;
 use lease::Lease;
+use made::Making;
 use meridian_core::{ClientId, GroupId, Stamp, Time};
 use meridian_fs::types::{Attributes, Name, Place};
 use meridian_fs::{Ino, Query};
@@ -38,8 +43,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use sweeps::Sweep;
 
-/// Of so many inodes a client keeps something; then it lets go those that it used least recently.
-pub const HELD_MAX: usize = 8192;
 /// So many looks at an inode, within [`LOOKS_WITHIN`], and the client asks for it.
 const LOOKS: u32 = 3;
 const LOOKS_WITHIN: Duration = Duration::from_secs(1);
@@ -77,9 +80,10 @@ pub(crate) struct Caps {
     undropped: BTreeSet<(GroupId, Ino)>,
     /// The count when the client has gone on after another: what it began before may be older.
     followed: u64,
-    /// So many of them make a directory that is to be held, and what was recalled meanwhile.
-    keeping: u32,
-    spoiled: BTreeSet<Ino>,
+    /// Own updates under way that make something which is to be held.
+    making: Making,
+    /// How many names are kept.
+    names: usize,
     busy: BTreeMap<Ino, u32>,
     busy_names: BTreeMap<(Ino, Name), u32>,
     /// Counts grants, and beginnings and ends of own updates.
@@ -118,8 +122,8 @@ impl Caps {
             flights: BTreeMap::new(),
             undropped: BTreeSet::new(),
             followed: 0,
-            keeping: 0,
-            spoiled: BTreeSet::new(),
+            making: Making::default(),
+            names: 0,
             busy: BTreeMap::new(),
             busy_names: BTreeMap::new(),
             count: 0,
@@ -246,6 +250,7 @@ impl Caps {
         let lease = self.leases.entry(group).or_default();
         lease.checked = lease.checked.max(upto);
         let new: Vec<_> = recalled.iter().filter(|ino| !lease.going.contains(ino)).collect();
+        lease.urgent.extend(recalled);
         let beside = self.held_beside(&new);
         for ino in new {
             self.pause_sweep(now, *ino);
@@ -266,10 +271,8 @@ impl Caps {
         for (group, ino) in gone {
             // A grant that is under way may come before the release, whichever is answered first.
             self.spoil(ino);
+            self.making.spoil(ino, self.count);
             let lease = self.leases.entry(group).or_default();
-            if self.keeping > 0 {
-                self.spoiled.insert(ino);
-            }
             if !lease.going.insert(ino) {
                 continue;
             }
@@ -295,6 +298,7 @@ impl Caps {
     fn forget(&mut self, ino: Ino) {
         if let Some(known) = self.known.remove(&ino) {
             self.losses += 1;
+            self.names -= known.names_kept();
             self.sweeps.remove(&ino);
             if let Some(lease) = self.leases.get_mut(&known.group) {
                 lease.held -= 1;
@@ -338,23 +342,10 @@ impl Caps {
             return None;
         }
         self.lapse(now);
-        let full = self.known.len() >= HELD_MAX;
+        let full = self.is_full();
         let mut all = self.leases.iter_mut();
         let next = all.find_map(|(group, lease)| Some((*group, lease.next_errand(now, full)?)));
         next.or_else(|| self.next_ahead(now, full)).or_else(|| self.next_of_sweeps(now, full))
-    }
-
-    /// What must go so that there is room again: what was used least recently.
-    pub fn surplus(&mut self) -> Vec<(GroupId, Ino)> {
-        if self.known.len() < HELD_MAX {
-            return Vec::new();
-        }
-        let by_use = self.known.iter().map(|(ino, known)| (known.used, *ino, known.group));
-        let mut by_use: Vec<_> = by_use.collect();
-        by_use.sort_unstable();
-        by_use.truncate(HELD_MAX / 4);
-        let gone = by_use.into_iter().map(|(_, ino, group)| (group, ino)).collect();
-        self.drop_held(gone)
     }
 
     /// An errand that was sent at `sent` has ended; `granted` are the inodes that were given, none
@@ -382,7 +373,7 @@ impl Caps {
             Errand::Release(inodes) => {
                 lease.releasing = false;
                 if result.is_some() {
-                    lease.going.retain(|ino| !inodes.contains(ino));
+                    lease.released(&inodes);
                 } else {
                     lease.to_release.extend(inodes);
                 }
@@ -390,7 +381,7 @@ impl Caps {
             Errand::ReleaseExclusive(inodes) => {
                 lease.releasing = false;
                 if result.is_some() {
-                    lease.going.retain(|ino| !inodes.contains(ino));
+                    lease.released(&inodes);
                     lease.alone.retain(|ino| !inodes.contains(ino));
                 } else {
                     lease.to_release.extend(inodes);
@@ -414,6 +405,11 @@ impl Caps {
             }
             Errand::Ahead { directory, queries, told, .. } => {
                 return self.on_ahead(now, directory, sent, (queries, told), result);
+            }
+            Errand::Window { directory, queries, told, .. } => {
+                let spoiled = lease.granting.take().unwrap_or_default();
+                let (along, granted) = ((queries, told), (result, spoiled));
+                return self.on_window(now, (directory, sent), along, granted);
             }
             Errand::Sweep(directory, _) => {
                 let spoiled = lease.granting.take().unwrap_or_default();
@@ -479,6 +475,7 @@ impl Caps {
         let from = (place.ino, Name::new());
         let under_way = self.busy_names.range(from..).take_while(|((of, _), _)| *of == place.ino);
         under_way.for_each(|((_, name), _)| known.touch_name(name, self.count));
+        self.names += known.names_kept();
         self.known.insert(place.ino, known);
     }
 
@@ -487,7 +484,8 @@ impl Caps {
         let mut lapsed = Vec::new();
         for (group, lease) in &mut self.leases {
             if lease.held > 0 && lease.until <= now {
-                self.known.retain(|_, known| known.group != *group);
+                let gone = self.known.extract_if(.., |_, known| known.group == *group);
+                self.names -= gone.map(|(_, known)| known.names_kept()).sum::<usize>();
                 self.sweeps.clear();
                 (lease.held, self.losses) = (0, self.losses + 1);
                 lapsed.push(*group);
@@ -505,6 +503,11 @@ impl Caps {
         let busy: u32 = self.busy.values().sum();
         let alters: usize = self.flights.values().map(|flight| flight.alters.len()).sum();
         assert_eq!(busy as usize, alters, "what is being changed");
+        let names: usize = self.known.values().map(Known::names_kept).sum();
+        assert_eq!(names, self.names, "names that are kept");
+        for lease in self.leases.values() {
+            assert!(lease.urgent.is_subset(&lease.going), "what others wait for goes");
+        }
         self.check_alone();
     }
 }

@@ -6,11 +6,13 @@
 //! before the step may be older than what another was told since (K1). Looks that come to a window
 //! have the next one begun. A sweep begins only in a directory that is held.
 
+use super::windows::{self, Numbers};
 use super::{Caps, LOOKS, LOOKS_WITHIN, Mutation, PAUSE};
 use crate::caps::Errand;
 use meridian_core::{GroupId, Time};
-use meridian_fs::types::{Attributes, Entry, Name, Place};
+use meridian_fs::types::{Name, Place};
 use meridian_fs::{Answer, FsError, Ino, Query};
+use std::collections::BTreeSet;
 
 /// So many entries a window has: as many as one step may ask for. Two windows are done while a
 /// program looks at the names of one, unless a look takes less than a twentieth of a millisecond.
@@ -20,7 +22,7 @@ const SWEEPS_MAX: usize = 64;
 
 /// What is being done for a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Nothing.
     #[default]
     Idle,
@@ -28,6 +30,9 @@ enum Stage {
     List { after: Name, held: bool, sent: bool },
     /// These are to be asked for, or are.
     Grant { after: Name, inodes: Vec<Ino>, sent: bool },
+    /// These are to be asked for, or are, with what they are; and what the client has changed
+    /// itself since it asked.
+    Window { inodes: Vec<Ino>, sent: bool, changed: BTreeSet<Ino> },
 }
 
 /// One directory in which names are looked up one after the other, or might be.
@@ -36,7 +41,9 @@ pub(super) struct Sweep {
     /// Names that a replica had to be asked for, each greater than the one before, and since when.
     asked: Vec<Name>,
     since: Time,
-    stage: Stage,
+    pub stage: Stage,
+    /// The same of looks that go by number.
+    pub numbers: Numbers,
     /// After which name the last window begins, the last name in it, and whether the directory ends
     /// there.
     window: Option<(Name, Name, bool)>,
@@ -44,22 +51,28 @@ pub(super) struct Sweep {
     pause: Time,
 }
 
-type Entries = [(Name, Entry, Option<Attributes>)];
-
 impl Sweep {
-    fn list(&mut self, after: Name) {
+    pub fn list(&mut self, after: Name) {
         self.stage = Stage::List { after, held: false, sent: false };
     }
 
-    fn stop(&mut self, until: Time) {
+    pub fn stop(&mut self, until: Time) {
         (self.stage, self.window, self.pause) = (Stage::Idle, None, until);
         self.asked.clear();
+        self.numbers.stop();
+    }
+
+    /// A window begins after the first of these names, and ends with the other; whether the
+    /// directory ends there, too.
+    pub fn begins(&mut self, window: (Name, Name, bool)) {
+        self.asked.clear();
+        self.window = Some(window);
     }
 
     /// Whether no name was left out of what was asked for one after the other.
-    fn is_followed_by(&self, entries: &Entries) -> bool {
+    pub fn is_followed_by<'a>(&self, entries: impl Iterator<Item = &'a Name>) -> bool {
         let Some(last) = self.asked.last() else { return true };
-        let mut among = entries.iter().map(|(name, ..)| name).take_while(|name| *name <= last);
+        let mut among = entries.take_while(|name| *name <= last);
         among.all(|name| self.asked.contains(name))
     }
 
@@ -74,7 +87,12 @@ impl Sweep {
                 *sent = true;
                 Some(Errand::Sweep(directory, inodes.clone()))
             }
-            Stage::Idle | Stage::List { .. } | Stage::Grant { .. } => None,
+            Stage::Window { inodes, sent, .. } if !*sent && may_grant => {
+                *sent = true;
+                let directory = Place { ino: directory, partition: group };
+                Some(windows::errand(directory, inodes.clone()))
+            }
+            Stage::Idle | Stage::List { .. } | Stage::Grant { .. } | Stage::Window { .. } => None,
         }
     }
 }
@@ -102,8 +120,12 @@ impl Caps {
             && after < name
         {
             let last = last.clone();
-            return sweep.list(last);
+            return self.begin_window(now, parent.ino, last);
         }
+        if self.goes_by_number(now, (parent.ino, name), answered) {
+            return;
+        }
+        let Some(sweep) = self.sweeps.get_mut(&parent.ino) else { return };
         let goes_on = sweep.asked.last().is_none_or(|last| last < name);
         if answered || !goes_on || now.since(sweep.since) > LOOKS_WITHIN {
             sweep.asked.clear();
@@ -114,7 +136,7 @@ impl Caps {
         }
         if sweep.asked.len() >= LOOKS as usize {
             let first = sweep.asked[0].clone();
-            sweep.list(first);
+            self.begin_window(now, parent.ino, first);
         }
     }
 
@@ -140,7 +162,7 @@ impl Caps {
             let Some(lease) = self.leases.get_mut(&group) else { continue };
             let may_grant = !full && lease.granting.is_none() && lease.until > now;
             if let Some(errand) = sweep.errand((*directory, group), may_grant) {
-                if matches!(errand, Errand::Sweep(..)) {
+                if matches!(errand, Errand::Sweep(..) | Errand::Window { .. }) {
                     lease.granting = Some(Default::default());
                 }
                 return Some((group, errand));
@@ -156,18 +178,20 @@ impl Caps {
         let Ok(Answer::Directory { entries, end, .. }) = result else {
             return sweep.stop(now + PAUSE.0);
         };
-        if !sweep.is_followed_by(entries) {
+        if !sweep.is_followed_by(entries.iter().map(|(name, ..)| name)) {
             return sweep.stop(now + PAUSE.0);
         }
-        sweep.asked.clear();
         let last = entries.last().map_or_else(|| after.clone(), |(name, ..)| name.clone());
-        sweep.window = Some((after.clone(), last, *end));
+        sweep.begins((after.clone(), last, *end));
         if held {
             return;
         }
         // What has no attributes here lives elsewhere, or waits for something undecided: who asked
         // to hold it would wait, too, and so would all that asks for the others after it.
         let shown = entries.iter().filter_map(|(_, _, attributes)| attributes.as_ref());
+        if self.making.all {
+            return self.want(now, directory.ino, shown.map(|of| of.place));
+        }
         let wanted = shown.filter(|of| self.may_ask(now, of.place));
         let inodes: Vec<_> = wanted.map(|of| of.place.ino).collect();
         if self.mutation.is(Mutation::KeepsListed) {

@@ -3,7 +3,7 @@ use crate::calls::CallId;
 use crate::caps::SPAN;
 use meridian_core::{ClientId, Stamp};
 use meridian_fs::operation::NewNode;
-use meridian_fs::types::{Kind, Timestamp};
+use meridian_fs::types::{Attributes, Entry, Kind, Timestamp};
 use meridian_fs::{Done, Update, Vector};
 use meridian_host::update::Change;
 use std::time::Duration;
