@@ -122,6 +122,8 @@ pub struct LooksWorkload {
     keeps_back: bool,
     /// Whether they keep removals back, too, and the order of all.
     in_order: bool,
+    /// Whether some go through a directory in the order of numbers.
+    by_number: bool,
     now: Time,
 }
 
@@ -154,6 +156,7 @@ impl LooksWorkload {
             hands: false,
             keeps_back: false,
             in_order: false,
+            by_number: false,
             now: Time(0),
         }
     }
@@ -162,6 +165,11 @@ impl LooksWorkload {
     pub fn keeps_back(&mut self, keeping: Keeping) {
         self.keeps_back = keeping != Keeping::Nothing;
         self.in_order = keeping == Keeping::InOrder;
+    }
+
+    /// Some go through directories in the order of numbers.
+    pub fn goes_by_number(&mut self, by_number: bool) {
+        self.by_number = by_number;
     }
 
     /// Clients hand tokens to each other.
@@ -295,9 +303,16 @@ impl LooksWorkload {
     /// A client looks at all names of a directory, one after the other.
     fn list(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
         let parent = *self.directories.choose(&mut self.net.random).expect("there are some");
-        let names = NAMES.map(|name| Bytes::from_static(name.as_bytes()));
+        let mut names = NAMES.map(|name| Bytes::from_static(name.as_bytes()));
+        let mut stimuli = Vec::new();
+        if self.by_number && self.net.random.random_bool(0.5) {
+            let query = Query::Directory { inode: parent, after: Bytes::new(), limit: 100 };
+            stimuli.extend(self.look_at(at, now, query));
+            let led = |name: &Bytes| self.registers.leads(&Thing::Name(parent.ino, name.clone()));
+            names.sort_by_key(|name| led(name).map(|place| place.ino));
+        }
         let looks = names.map(|name| self.look_at(at, now, Query::Lookup { parent, name }));
-        looks.into_iter().flatten().collect()
+        stimuli.into_iter().chain(looks.into_iter().flatten()).collect()
     }
 
     /// At times a client hands another what it has seen as soon as it has seen something.

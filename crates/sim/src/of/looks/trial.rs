@@ -84,6 +84,7 @@ impl CrowdTrial for Trial {
             1 | 5 => Level::REGIONS,
             3 => Level::EXCLUSIVE,
             7 => Level::BATCHES,
+            2 | 6 => Level::MADE,
             _ => Level::ALONG,
         };
         let level = self.level.unwrap_or(drawn);
@@ -100,9 +101,15 @@ impl CrowdTrial for Trial {
         let work = (CLIENTS, THINGS);
         let mut owner = LooksWorkload::new(seed, topology, work, self.in_session);
         owner.hands_tokens(drawn.tokens);
+        owner.goes_by_number(drawn.level >= Level::MADE);
         owner.keeps_back(match drawn.level {
             Level::BATCHES => Keeping::InOrder,
             Level::EXCLUSIVE => Keeping::Files,
+            Level::MADE => match seed % 3 {
+                0 => Keeping::Nothing,
+                1 => Keeping::Files,
+                _ => Keeping::InOrder,
+            },
             _ => Keeping::Nothing,
         });
         Made { setup, owner, operator: () }
@@ -152,7 +159,10 @@ impl CrowdTrial for Trial {
         let (in_session, level) = (Mutation::Overtakes, Some(Level::BATCHES));
         let overtaking =
             (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
-        let others = [holding, ignoring, unlanded, overtaking, in_tree];
+        let (unnoted, level) = (InTree::GrantsUnnoted, Some(Level::MADE));
+        let unnoted =
+            (format!("{unnoted:?}"), Trial { in_tree: unnoted, level, ..Trial::default() });
+        let others = [holding, ignoring, unlanded, overtaking, in_tree, unnoted];
         sessions.into_iter().chain(others).chain(hosts).collect()
     }
 }
