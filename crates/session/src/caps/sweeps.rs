@@ -46,7 +46,7 @@ pub(super) struct Sweep {
     pub numbers: Numbers,
     /// After which name the last window begins, the last name in it, and whether the directory ends
     /// there.
-    window: Option<(Name, Name, bool)>,
+    pub window: Option<(Name, Name, bool)>,
     /// Until then no window is begun.
     pause: Time,
 }

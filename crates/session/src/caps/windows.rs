@@ -169,6 +169,9 @@ impl Caps {
         let gone = self.take_granted(now, at, granted, Some(directory.ino));
         // Without the sweep nobody has noted what has changed.
         let Some(Stage::Window { changed, .. }) = stage else { return gone };
+        if told.is_empty() {
+            self.list_window(directory.ino); // The reply was lost, and came again without that.
+        }
         let keeps = self.mutation.is(Mutation::KeepsChanged);
         for (query, answer) in queries.iter().zip(told) {
             let Some(ino) = query.inode() else { continue };
@@ -178,6 +181,14 @@ impl Caps {
             }
         }
         gone
+    }
+
+    /// What is in the last window is held, and its entries are asked for.
+    fn list_window(&mut self, directory: Ino) {
+        let Some(sweep) = self.sweeps.get_mut(&directory) else { return };
+        if let Some((after, ..)) = &sweep.window {
+            sweep.stage = Stage::List { after: after.clone(), held: true, sent: false };
+        }
     }
 
     /// The client changes an inode, or has changed it.

@@ -190,6 +190,16 @@ fn what_the_client_changes_meanwhile_is_not_kept_of_a_window() {
 }
 
 #[test]
+fn a_window_is_listed_of_which_nothing_came_along() {
+    let mut caps = holding();
+    asked(&mut caps, 0..3);
+    let (errand, inodes) = window(&mut caps).unwrap();
+    caps.on_ended(NOW, US, (errand, NOW), Some(inodes));
+    let next = caps.next_errand(NOW).map(|(_, errand)| errand);
+    assert_eq!(next, Some(Errand::List(DIRECTORY, name(0))));
+}
+
+#[test]
 fn a_window_that_is_refused_stops_the_sweep() {
     let mut caps = holding();
     asked(&mut caps, 0..3);
