@@ -272,6 +272,14 @@ impl Read {
         }
     }
 
+    /// The block that is read, if it is one.
+    pub fn block(&self) -> Option<BlockId> {
+        match self {
+            Read::Part { block, .. } | Read::Whole { block, .. } => Some(*block),
+            Read::Room | Read::Check { .. } | Read::Scrub { .. } => None,
+        }
+    }
+
     /// What is said as too much waits already. Who asks what is held asks again.
     pub fn refuse(self) -> Option<Answer> {
         match self {
@@ -292,6 +300,7 @@ impl Read {
 fn scrub(blocks: &Blocks, number: u64, asked: Vec<BlockId>) -> drain::Command {
     let (mut bytes, mut damaged) = (0, Vec::new());
     for block in asked {
+        blocks.will_read(block);
         match blocks.get(block, 0, u32::MAX) {
             Ok(data) => bytes += data.len() as u64,
             Err(BlockError::Damaged(_) | BlockError::Io { .. }) => damaged.push(block),

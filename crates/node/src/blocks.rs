@@ -1,12 +1,14 @@
 //! The blocks of a node, without waiting for the disk: threads around [`meridian_blocks::desk`].
 //!
 //! One thread writes: it takes all writes that wait, appends them, syncs once and answers them all.
-//! [`READERS`] threads read. Answers are given on these threads.
+//! [`READERS`] threads read, and tell the disk which long blocks are read next
+//! (decision 106). Answers are given on these threads.
 
 use meridian_blocks::desk::{Answer, Next, Read, Write, Writer};
 use meridian_blocks::store::reach::Reach;
 use meridian_blocks::store::{Blocks, OpenError, Options};
 use meridian_blocks::{BlockError, Store};
+use meridian_core::BlockId;
 use meridian_host::space::LEAST_BYTES;
 use meridian_runtime::journal::describe;
 use meridian_storage::Disk;
@@ -33,6 +35,9 @@ pub const READ_QUEUE: usize = 4096;
 /// How many threads read: reads come mostly from the page cache, and a slow one should not hold up
 /// all others.
 pub const READERS: usize = 2;
+/// So many reads the disk knows of: a disk does more with some requests at a time, and more than a
+/// client reads ahead (8 MiB) from one node there seldom are.
+pub const TOLD_MAX: usize = 8;
 
 /// Called with each answer, on any thread; and with nothing when a write has failed.
 pub type Tell = Arc<dyn Fn(Option<Answer>) + Send + Sync>;
@@ -67,7 +72,20 @@ struct Writes {
 #[derive(Default)]
 struct Reads {
     waiting: VecDeque<Read>,
+    /// The disk knows of so many of them, the first.
+    told: usize,
     closing: bool,
+}
+
+impl Reads {
+    /// See [`Shared::take_read`].
+    fn take(&mut self) -> Option<(Read, Vec<BlockId>)> {
+        let to = self.waiting.len().min(TOLD_MAX);
+        let soon = self.waiting.range(self.told.min(to)..to).filter_map(Read::block).collect();
+        let read = self.waiting.pop_front()?;
+        self.told = self.told.max(to) - 1;
+        Some((read, soon))
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -227,11 +245,12 @@ impl Shared {
         Some(std::mem::take(&mut writes.waiting))
     }
 
-    fn take_read(&self) -> Option<Read> {
+    /// The next read, and the blocks that the disk is to be told of.
+    fn take_read(&self) -> Option<(Read, Vec<BlockId>)> {
         let mut reads = lock(&self.reads);
         loop {
-            if let Some(read) = reads.waiting.pop_front() {
-                return Some(read);
+            if let Some(next) = reads.take() {
+                return Some(next);
             }
             if reads.closing {
                 return None;
@@ -253,7 +272,8 @@ impl Shared {
     }
 
     fn read(&self, blocks: &Blocks) {
-        while let Some(read) = self.take_read() {
+        while let Some((read, soon)) = self.take_read() {
+            soon.into_iter().for_each(|block| blocks.will_read(block));
             (self.tell)(Some(read.run(blocks)));
         }
     }
@@ -265,7 +285,6 @@ mod tests {
     use bytes::Bytes;
     use meridian_blocks::Counters;
     use meridian_blocks::desk::{Asker, Sender};
-    use meridian_core::BlockId;
     use meridian_host::ConnectionId;
     use meridian_host::api::{Refusal, ReplyBody};
     use meridian_host::drain;
@@ -374,6 +393,34 @@ mod tests {
         engine.engine.go_on(Next::Write(Write::Settle(sealed())));
         assert!(matches!(engine.put(21, vec![1; 10]), ReplyBody::Refused(Refusal::Disk(_))));
         assert!(answers.try_recv().is_err(), "nothing is known to be durable any more");
+    }
+
+    /// Each is told of once, before it is read.
+    #[test]
+    fn the_disk_is_told_of_what_is_read_next() {
+        let part = |at: usize| {
+            let by = Asker { connection: ConnectionId(1), id: at as u64 };
+            Read::Part { by, block: BlockId(at as u128), offset: 0, len: 1 }
+        };
+        let mut reads = Reads::default();
+        assert_eq!(reads.take(), None);
+        reads.waiting.extend((0..TOLD_MAX + 3).map(part));
+        let mut told = 0;
+        for at in 0..TOLD_MAX + 5 {
+            if at == 4 {
+                reads.waiting.extend((TOLD_MAX + 3..TOLD_MAX + 5).map(part));
+            }
+            let (read, soon) = reads.take().unwrap();
+            assert_eq!(read, part(at));
+            let next = told..told + soon.len();
+            assert!(next.clone().map(|at| BlockId(at as u128)).eq(soon));
+            told = next.end;
+            assert_eq!(told, (at + TOLD_MAX).min(TOLD_MAX + 5));
+        }
+        reads.waiting.extend([Read::Room, part(1)]);
+        assert_eq!(reads.take(), Some((Read::Room, vec![BlockId(1)])));
+        assert_eq!(reads.take(), Some((part(1), Vec::new())));
+        assert_eq!(reads.take(), None);
     }
 
     #[test]

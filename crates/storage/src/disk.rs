@@ -59,6 +59,10 @@ pub trait DiskFile: Send + Sync {
     /// Fills `into` with the bytes from `offset` on; fails if there are fewer.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
+    /// So many bytes from `offset` on will be read soon: the disk may begin now, and reads no
+    /// others for that. Nobody waits for it, and it may do nothing.
+    fn will_read(&self, _offset: u64, _len: u64) {}
+
     /// Writes all of `bytes`; the file grows if they reach past its end.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 

@@ -2,13 +2,18 @@
 
 use crate::{Disk, DiskFile, Room};
 use meridian_core::mix;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// So much the kernel is told at a time that it will be read, in bytes. Of more it reads as much as
+/// the disk takes in one request, and this any disk does.
+const TOLD_LEN: u64 = 128 << 10;
 
 /// The files of this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,6 +100,19 @@ impl DiskFile for RealFile {
         self.0.read_exact_at(into, offset)
     }
 
+    fn will_read(&self, offset: u64, len: u64) {
+        let (mut at, end) = (offset, offset.saturating_add(len));
+        while at < end {
+            let next = (at - at % TOLD_LEN).saturating_add(TOLD_LEN).min(end);
+            let told =
+                rustix::fs::fadvise(&self.0, at, NonZeroU64::new(next - at), Advice::WillNeed);
+            if told.is_err() {
+                return; // A file system that takes no advice.
+            }
+            at = next;
+        }
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, offset)
     }
@@ -139,6 +157,8 @@ mod tests {
         file.preallocate(1).unwrap();
         file.sync_data().unwrap();
         assert_eq!(file.len().unwrap(), 1 << 20);
+        file.will_read(100, 1 << 19);
+        file.will_read(u64::MAX - 1, u64::MAX);
         let mut read = [1; 20];
         file.read_at(0, &mut read).unwrap();
         assert_eq!(&read, b"\0\0\0\0\0\0\0\0\0\0meridian\0\0");

@@ -42,6 +42,7 @@ struct State {
     fail_sync_of: Option<u64>,
     capacity: Option<u64>,
     refused: u64,
+    told: u64,
 }
 
 /// A name that now stands for an inode, or for nothing.
@@ -139,6 +140,11 @@ impl SimDisk {
     /// How often there was no room since the start.
     pub fn refused(&self) -> u64 {
         self.state().refused
+    }
+
+    /// How many bytes it was told will be read, since the start.
+    pub fn told(&self) -> u64 {
+        self.state().told
     }
 
     /// Cuts the power and switches it on again: `seed` decides what became of what was not synced.
@@ -427,6 +433,10 @@ impl DiskFile for SimFile {
         let found = state.inodes[&self.inode].now.get(offset..offset + into.len());
         into.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
+    }
+
+    fn will_read(&self, _offset: u64, len: u64) {
+        self.disk.state().told += len;
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

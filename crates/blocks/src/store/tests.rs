@@ -367,3 +367,20 @@ proptest! {
         }
     }
 }
+
+/// Decision 106.
+#[test]
+fn the_disk_is_told_of_long_blocks_and_of_no_byte_beside_them() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let long = vec![1; long::LONG_LEN as usize];
+    for (block, data) in [(1, &long[1..]), (2, &long[..]), (3, &long[1..])] {
+        store.put(BlockId(block), data).unwrap();
+    }
+    for block in [1, 3, 4] {
+        store.blocks().will_read(BlockId(block));
+        assert_eq!(disk.told(), 0);
+    }
+    store.blocks().will_read(BlockId(2));
+    assert_eq!(disk.told(), (HEADER_LEN + long.len()) as u64);
+}
