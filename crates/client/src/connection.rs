@@ -10,12 +10,14 @@
 //! For the status of a node there are *calls*: whoever calls waits for the reply.
 
 use crate::driver::Driver;
+use crate::incoming::Incoming;
 use bytes::{Buf, BufMut, BytesMut};
 use meridian_core::NodeId;
-use meridian_core::frame;
 use meridian_core::hello::{Answer, Hello};
+use meridian_core::{carried, frame};
 use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
-use meridian_transport::{ReadHalf, Security, WriteHalf};
+use meridian_host::carried::take_reply;
+use meridian_transport::{Outbound, ReadHalf, Security, WriteHalf};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +41,7 @@ const AT_ONCE: usize = 2;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a node that could not be reached is not tried again: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How much is read at a time, and written together.
+/// How much is written together.
 const CHUNK: usize = 256 << 10;
 
 /// Why a request has no reply.
@@ -64,7 +66,7 @@ type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<ReplyBody>>>>>;
 struct Frame {
     /// Not before this.
     due: Instant,
-    bytes: BytesMut,
+    bytes: Outbound,
 }
 
 /// A connection that is open, or about to be.
@@ -98,12 +100,10 @@ impl Live {
         if line.queued == 0
             && line.open <= AT_ONCE
             && let Some(socket) = &line.socket
-            && let Ok(written) = socket.try_write(&frame.bytes)
+            && frame.bytes.write(socket).is_ok()
+            && frame.bytes.is_empty()
         {
-            frame.bytes.advance(written);
-            if frame.bytes.is_empty() {
-                return Ok(());
-            }
+            return Ok(());
         }
         // An empty queue has room for the rest of a frame.
         self.queue.try_send(frame)?;
@@ -241,7 +241,7 @@ async fn run(
             lock(&line).socket = Some(writer.clone()).filter(|_| way.delay.is_zero());
             let ended = tokio::select! {
                 reason = write_all(&writer, to_write, &line) => reason,
-                reason = read_all(reader, rest, (&waiting, &line), &way) => reason,
+                reason = read_all(Incoming::new(reader, rest), (&waiting, &line), &way) => reason,
             };
             lock(&line).socket = None;
             ended
@@ -333,7 +333,7 @@ async fn write_all(
         while bytes.len() < CHUNK {
             match queue.try_recv() {
                 Ok(next) if next.due <= Instant::now() => {
-                    bytes.unsplit(next.bytes);
+                    bytes.append(next.bytes);
                     frames += 1;
                 }
                 Ok(next) => {
@@ -344,9 +344,8 @@ async fn write_all(
             }
         }
         while !bytes.is_empty() {
-            match write(writer, &bytes).await {
-                Ok(written) => bytes.advance(written),
-                Err(error) => return error.to_string(),
+            if let Err(error) = write(writer, &mut bytes).await {
+                return error.to_string();
             }
         }
         lock(line).queued -= frames;
@@ -354,10 +353,10 @@ async fn write_all(
 }
 
 /// Writes as much as the socket takes, which is something.
-async fn write(socket: &WriteHalf, bytes: &[u8]) -> io::Result<usize> {
+async fn write(socket: &WriteHalf, bytes: &mut Outbound) -> io::Result<usize> {
     loop {
         socket.writable().await?;
-        match socket.try_write(bytes) {
+        match bytes.write(socket) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             written => return written,
         }
@@ -365,8 +364,7 @@ async fn write(socket: &WriteHalf, bytes: &[u8]) -> io::Result<usize> {
 }
 
 async fn read_all(
-    mut reader: ReadHalf,
-    mut bytes: BytesMut,
+    mut incoming: Incoming<ReadHalf>,
     (waiting, line): (&Waiting, &Mutex<Line>),
     way: &Way,
 ) -> String {
@@ -374,32 +372,23 @@ async fn read_all(
     let (far, mut near) = mpsc::unbounded_channel::<(Instant, Reply)>();
     let read = async {
         loop {
-            loop {
-                match frame::decode(&mut bytes) {
-                    Ok(Some(body)) => {
-                        let mut rest = &body[..];
-                        while !rest.is_empty() {
-                            let reply;
-                            (reply, rest) = match postcard::take_from_bytes::<Reply>(rest) {
-                                Ok(taken) => taken,
-                                Err(error) => return format!("a bad reply: {error}"),
-                            };
-                            if way.delay.is_zero() {
-                                hand_over(waiting, line, way, reply);
-                            } else {
-                                drop(far.send((Instant::now() + way.delay, reply)));
-                            }
-                        }
-                    }
-                    Ok(None) => break,
-                    Err(error) => return error.to_string(),
-                }
-            }
-            bytes.reserve(CHUNK);
-            match reader.read_buf(&mut bytes).await {
-                Ok(0) => return "closed by the node".into(),
-                Ok(_) => {}
+            let body = match incoming.next().await {
+                Ok(Some(body)) => body,
+                Ok(None) => return "closed by the node".into(),
                 Err(error) => return error.to_string(),
+            };
+            let mut rest = &body[..];
+            while !rest.is_empty() {
+                let reply;
+                (reply, rest) = match take_reply(&body, rest) {
+                    Ok(taken) => taken,
+                    Err(error) => return format!("a bad reply: {error}"),
+                };
+                if way.delay.is_zero() {
+                    hand_over(waiting, line, way, reply);
+                } else {
+                    drop(far.send((Instant::now() + way.delay, reply)));
+                }
             }
         }
     };
@@ -432,9 +421,18 @@ fn hand_over(waiting: &Waiting, line: &Mutex<Line>, way: &Way, reply: Reply) {
     }
 }
 
-fn encoded(request: &Request) -> Result<BytesMut, CallError> {
-    let mut bytes = BytesMut::new();
-    encode(&mut bytes, request).map_err(|_| CallError::TooLong)?;
+fn encoded(request: &Request) -> Result<Outbound, CallError> {
+    let mut bytes = Outbound::new();
+    match request.body.carried() {
+        Some(data) => {
+            let pieces = carried::encode(request, data).map_err(|_| CallError::TooLong)?;
+            pieces.into_iter().for_each(|piece| bytes.push(piece));
+        }
+        None => {
+            let written = bytes.write_to(|into| encode(into, request));
+            written.map_err(|_| CallError::TooLong)?;
+        }
+    }
     Ok(bytes)
 }
 

@@ -10,6 +10,7 @@
 //! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | `fetches` | parts of blocks that are being fetched |
+//! | `incoming` | frames that come from a node |
 //! | [`times`] | how long what was asked for took, by who ordered it |
 //! | [`snapshot`] | the whole tree at one timestamp, kept by nodes while it is read |
 //! | [`timeline`] | where the time of an update went; which took longest |
@@ -27,6 +28,7 @@ mod driver;
 pub mod error;
 mod fetches;
 pub mod files;
+mod incoming;
 pub mod keys;
 mod options;
 pub mod plan;

@@ -50,12 +50,25 @@ pub fn encode(into: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) -> Result<
         return Err(FrameError::TooLong(len));
     }
     let checksum = crc32c::crc32c(&into[start + HEADER_LEN..]);
-    let mut header = &mut into[start..start + HEADER_LEN];
+    into[start..start + HEADER_LEN].copy_from_slice(&header(len, checksum)?);
+    Ok(())
+}
+
+/// What stands before a body of that length and with that checksum.
+///
+/// # Errors
+/// [`FrameError::TooLong`] if that body is too long.
+pub fn header(len: usize, checksum: u32) -> Result<[u8; HEADER_LEN], FrameError> {
+    if len > MAX_BODY {
+        return Err(FrameError::TooLong(len));
+    }
+    let mut bytes = [0; HEADER_LEN];
+    let mut header = &mut bytes[..];
     header.put_u16_le(MAGIC);
     header.put_u16_le(VERSION);
     header.put_u32_le(len as u32);
     header.put_u32_le(checksum);
-    Ok(())
+    Ok(bytes)
 }
 
 /// Takes the first frame's body off the bytes that have arrived; `None` if it is not whole yet.
@@ -63,10 +76,29 @@ pub fn encode(into: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) -> Result<
 /// # Errors
 /// If the bytes do not start with a frame: nothing after them can be trusted.
 pub fn decode(from: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
-    if from.len() < HEADER_LEN {
+    let Some((len, checksum)) = announced(from)? else { return Ok(None) };
+    if from.len() < len {
         return Ok(None);
     }
-    let mut header = &from[..HEADER_LEN];
+    let mut body = from.split_to(len).freeze();
+    body.advance(HEADER_LEN);
+    if crc32c::crc32c(&body) != checksum {
+        return Err(FrameError::Checksum);
+    }
+    Ok(Some(body))
+}
+
+/// How long the first frame is, header and body, once its header has arrived.
+///
+/// # Errors
+/// If the bytes do not start with a frame.
+pub fn len_of(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
+    Ok(announced(bytes)?.map(|(len, _)| len))
+}
+
+/// The length of the first frame, and the checksum of its body.
+fn announced(bytes: &[u8]) -> Result<Option<(usize, u32)>, FrameError> {
+    let Some(mut header) = bytes.get(..HEADER_LEN) else { return Ok(None) };
     let (magic, version) = (header.get_u16_le(), header.get_u16_le());
     let (len, checksum) = (header.get_u32_le() as usize, header.get_u32_le());
     if magic != MAGIC {
@@ -78,15 +110,7 @@ pub fn decode(from: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
     if len > MAX_BODY {
         return Err(FrameError::TooLong(len));
     }
-    if from.len() < HEADER_LEN + len {
-        return Ok(None);
-    }
-    from.advance(HEADER_LEN);
-    let body = from.split_to(len).freeze();
-    if crc32c::crc32c(&body) != checksum {
-        return Err(FrameError::Checksum);
-    }
-    Ok(Some(body))
+    Ok(Some((HEADER_LEN + len, checksum)))
 }
 
 #[cfg(test)]

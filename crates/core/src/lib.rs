@@ -16,6 +16,7 @@
 //! | [`room`] | how much room a list keeps when what was in it has gone |
 //! | [`mix`](mod@mix) | a hash of a number |
 //! | [`frame`] | how messages travel: length, version, checksum |
+//! | [`carried`] | long bytes in frames, that are not copied |
 //! | [`hello`] | what is said first on each connection |
 //! | [`principal`] | who speaks on a connection, as a certificate says, and what that allows |
 //! | [`introduction`] | who may speak with whom, and begin, by what is remembered of it |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aside;
+pub mod carried;
 pub mod compose;
 pub mod echo;
 pub mod frame;

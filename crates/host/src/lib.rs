@@ -7,6 +7,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`api`] | what clients and nodes say to each other |
+//! | [`carried`] | blocks in that, of which no copy is made |
 //! | [`node`] | the node as a `Process`: routing of messages, votes, requests, records |
 //! | [`configuration`] | the node's replica of the configuration, if it keeps that |
 //! | [`drain`] | what a node holds is given to others before it goes |
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod carried;
 pub mod configuration;
 pub mod drain;
 #[doc(hidden)]

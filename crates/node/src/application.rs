@@ -15,15 +15,17 @@ use bytes::Bytes;
 use meridian_blocks::desk::{self, Answer, Asker, Next};
 use meridian_cluster::Topology;
 use meridian_cluster::grants::revoked_name;
+use meridian_core::frame::FrameError;
 use meridian_core::hello::ServiceId;
 use meridian_core::principal::{Role, Speaker};
 use meridian_core::{GroupId, NodeId, Time};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::carried::take_request;
 use meridian_host::drain::keep::Report as Copies;
 use meridian_host::{Output, drain, space};
 use meridian_paxos as paxos;
 use meridian_runtime::smr::{ChangedBy, Desk};
-use meridian_runtime::wire::{WireError, take};
+use meridian_runtime::wire::WireError;
 use meridian_runtime::{Application, At, ConnectionId, Delay, Names};
 use meridian_transport::Security;
 use std::collections::BTreeMap;
@@ -263,7 +265,11 @@ impl<P: Service> Requests<P> {
         if let Some((_, len @ 1..)) = ended {
             at.unexpect_bytes(client, len);
         }
-        if let Err(len) = at.answer_if_short(client, reply) {
+        let answered = match reply.body.carried() {
+            Some(carried) => at.answer_carrying(client, reply, carried),
+            None => at.answer_if_short(client, reply),
+        };
+        if let Err(len) = answered {
             let why = format!("the answer has {len} bytes: ask for less at a time");
             let body = ReplyBody::Refused(Refusal::Bad(why));
             at.answer(client, &Reply { id: reply.id, body });
@@ -528,13 +534,14 @@ impl<P: Service> Application<P> for Requests<P> {
         if self.desk.serves(client) {
             return self.desk.on_asked(at, client, &body);
         }
-        let (mut request, mut rest) = take(&body)?;
+        let none = |error: postcard::Error| FrameError::Body(error.to_string());
+        let (mut request, mut rest) = take_request(&body, &body).map_err(none)?;
         loop {
             self.on_request(at, client, request);
             if rest.is_empty() {
                 return Ok(());
             }
-            (request, rest) = take(rest)?;
+            (request, rest) = take_request(&body, rest).map_err(none)?;
         }
     }
 

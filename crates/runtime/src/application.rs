@@ -204,6 +204,19 @@ impl<P: Networked> At<'_, P> {
         self.clients.answer_if_short(client, answer)
     }
 
+    /// The same without a copy of `carried`, long bytes that lie in the answer.
+    ///
+    /// # Errors
+    /// As [`At::answer_if_short`].
+    pub fn answer_carrying<T: Serialize>(
+        &mut self,
+        client: ConnectionId,
+        answer: &T,
+        carried: &Bytes,
+    ) -> Result<bool, usize> {
+        self.clients.answer_carrying(client, answer, carried)
+    }
+
     /// Writes to a client that speaks a protocol of its own; whether it is still connected.
     pub fn write(&mut self, client: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         self.clients.write(client, write)

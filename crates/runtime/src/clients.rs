@@ -10,10 +10,11 @@
 
 use crate::peer::Counters;
 use crate::wire::{WireError, append};
-use bytes::{Buf, Bytes, BytesMut};
-use meridian_core::frame::{self, MAX_BODY};
+use bytes::Bytes;
+use meridian_core::carried;
+use meridian_core::frame::{self, FrameError, MAX_BODY};
 use meridian_core::principal::Speaker;
-use meridian_transport::WriteHalf;
+use meridian_transport::{Outbound, WriteHalf};
 use serde::Serialize;
 use std::io;
 use std::rc::Rc;
@@ -81,7 +82,7 @@ struct Connection {
     /// Answers of this batch, one after the other.
     answers: Vec<u8>,
     /// Frames for the socket.
-    out: BytesMut,
+    out: Outbound,
     /// Bytes of answers that come from elsewhere.
     expected: usize,
     /// Whether it is to be looked at when the batch ends.
@@ -140,7 +141,7 @@ impl Clients {
             u32::try_from(self.slots.len() - 1).expect("sockets are fewer")
         });
         let signals = Rc::<Signals>::default();
-        let (answers, out) = (Vec::new(), BytesMut::new());
+        let (answers, out) = (Vec::new(), Outbound::new());
         let place = &mut self.slots[slot as usize];
         let signalled = signals.clone();
         place.connection = Some(Connection {
@@ -218,6 +219,29 @@ impl Clients {
         Ok(true)
     }
 
+    /// As [`Clients::answer_if_short`], in a frame of its own, without a copy of `carried`, which
+    /// lies in the answer.
+    pub(crate) fn answer_carrying<T: Serialize>(
+        &mut self,
+        id: ConnectionId,
+        answer: &T,
+        carried: &Bytes,
+    ) -> Result<bool, usize> {
+        let Some(connection) = self.get(id) else { return Ok(false) };
+        match carried::encode(answer, carried) {
+            Ok(pieces) => {
+                if !connection.answers.is_empty() {
+                    connection.enframe();
+                }
+                pieces.into_iter().for_each(|piece| connection.out.push(piece));
+                self.touch(id);
+                Ok(true)
+            }
+            Err(FrameError::TooLong(len)) => Err(len),
+            Err(error) => unreachable!("writing to memory: {error}"),
+        }
+    }
+
     /// Queues bytes for a client that speaks a protocol of its own; whether there still is such a
     /// connection.
     pub(crate) fn write(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
@@ -260,7 +284,7 @@ impl Clients {
         let longest = connections.max_by_key(|connection| connection.counted);
         let longest = longest.expect("what is held is somebody's");
         self.held -= std::mem::take(&mut longest.counted);
-        (longest.answers, longest.out) = (Vec::new(), BytesMut::new());
+        (longest.answers, longest.out) = (Vec::new(), Outbound::new());
         (longest.ends, longest.left) = (true, true);
         let why =
             "its requests and answers took the most memory of all clients, and these too much";
@@ -383,16 +407,16 @@ impl Connection {
     /// Puts the answers into a frame, or drops one that is too long: who gives it checks that.
     fn enframe(&mut self) {
         let framed = match self.form {
-            Form::Framed => {
-                frame::encode(&mut self.out, |into| into.extend_from_slice(&self.answers))
-            }
+            Form::Framed => self
+                .out
+                .write_to(|out| frame::encode(out, |into| into.extend_from_slice(&self.answers))),
             // Long answers are not copied.
-            Form::Plain if self.out.is_empty() && self.answers.len() > KEPT_LEN => {
-                self.out = BytesMut::from(Bytes::from(std::mem::take(&mut self.answers)));
+            Form::Plain if self.answers.len() > KEPT_LEN => {
+                self.out.push(std::mem::take(&mut self.answers).into());
                 Ok(())
             }
             Form::Plain => {
-                self.out.extend_from_slice(&self.answers);
+                self.out.write_to(|out| out.extend_from_slice(&self.answers));
                 Ok(())
             }
         };
@@ -408,20 +432,12 @@ impl Connection {
 
     fn write(&mut self, counters: &Counters) -> io::Result<()> {
         while !self.out.is_empty() {
-            let written = match self.socket.try_write(&self.out) {
+            let written = match self.out.write(&self.socket) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 written => written?,
             };
             counters.writes.fetch_add(1, Ordering::Relaxed);
             counters.bytes.fetch_add(written as u64, Ordering::Relaxed);
-            if written < self.out.len() {
-                self.out.advance(written);
-            } else {
-                self.out.clear();
-                if self.out.capacity() > KEPT_LEN {
-                    self.out = BytesMut::new();
-                }
-            }
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`security`] | how connections begin: the one place where TLS and plain text differ |
 //! | [`stream`] | a connection and its halves |
+//! | [`outbound`] | what waits to be written on one |
 //! | [`credentials`] | certificate, key and authority as files say, taken up again when they change |
 //! | `verifier` | whose certificates are accepted |
 //! | [`authority`] | makes authorities and certificates |
@@ -15,6 +16,7 @@
 
 pub mod authority;
 pub mod credentials;
+pub mod outbound;
 pub mod security;
 mod shut;
 pub mod stream;
@@ -22,5 +24,6 @@ mod verifier;
 
 pub use authority::{Authority, Issued};
 pub use credentials::{Credentials, CredentialsError, Files};
+pub use outbound::Outbound;
 pub use security::{Refusal, Security};
 pub use stream::{Detached, ReadHalf, Stream, WriteHalf};

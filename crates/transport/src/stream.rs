@@ -13,7 +13,7 @@ use crate::verifier::principal;
 use bytes::{Buf, BytesMut};
 use meridian_core::principal::Speaker;
 use rustls::Connection;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,7 +70,7 @@ impl Write for Sender<'_> {
         self.0.try_write(bytes)
     }
 
-    fn write_vectored(&mut self, bytes: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
         self.0.try_write_vectored(bytes)
     }
 
@@ -113,16 +113,17 @@ impl Session {
     }
 
     /// See the module's documentation.
-    fn try_write(&mut self, tcp: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    fn try_write(&mut self, tcp: &TcpStream, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.is_shut {
             return Err(unwanted());
         }
         self.flush(tcp)?;
         if self.owed > 0 {
-            assert!(self.owed <= bytes.len(), "a write that would block is to be repeated");
+            let given: usize = bytes.iter().map(|piece| piece.len()).sum();
+            assert!(self.owed <= given, "a write that would block is to be repeated");
             return Ok(std::mem::take(&mut self.owed));
         }
-        let taken = self.connection.writer().write(bytes)?;
+        let taken = self.connection.writer().write_vectored(bytes)?;
         if let Err(error) = self.flush(tcp) {
             self.owed = taken;
             return Err(error);
@@ -381,6 +382,17 @@ impl WriteHalf {
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match &self.session {
             None => self.tcp.try_write(bytes),
+            Some(session) => lock(session).try_write(self.tcp.as_ref(), &[IoSlice::new(bytes)]),
+        }
+    }
+
+    /// The same with bytes that lie in several places.
+    ///
+    /// # Errors
+    /// As [`WriteHalf::try_write`].
+    pub fn try_write_vectored(&self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &self.session {
+            None => self.tcp.try_write_vectored(bytes),
             Some(session) => lock(session).try_write(self.tcp.as_ref(), bytes),
         }
     }

@@ -4,9 +4,10 @@
 
 mod intruder;
 
+use bytes::Bytes;
 use meridian_core::principal::{Principal, Role, Speaker};
 use meridian_transport::{
-    Authority, Credentials, CredentialsError, Files, Issued, Refusal, Security,
+    Authority, Credentials, CredentialsError, Files, Issued, Outbound, Refusal, Security,
 };
 use std::fs;
 use std::io;
@@ -190,10 +191,26 @@ async fn a_write_that_would_block_is_repeated_and_nothing_is_lost() {
     let write = async {
         let (tcp, _) = listener.accept().await.unwrap();
         let (_reader, writer) = node.security().accept(tcp).await.unwrap().into_split();
-        let (mut rest, mut blocked) = (&bytes[..], 0);
+        let ((mut rest, pieces), mut blocked) = (bytes.split_at(LEN / 2), 0);
+        let (mut out, mut pieces) = (Outbound::new(), pieces.chunks(LEN / 99));
         while !rest.is_empty() {
             match writer.try_write(rest) {
                 Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    blocked += 1;
+                    writer.writable().await.unwrap();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // Some in pieces, to which others come while it blocks.
+        while pieces.len() > 0 || !out.is_empty() {
+            if let Some(piece) = pieces.next() {
+                out.write_to(|last| last.extend_from_slice(&piece[..9]));
+                out.push(Bytes::copy_from_slice(&piece[9..]));
+            }
+            match out.write(&writer) {
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     blocked += 1;
                     writer.writable().await.unwrap();
