@@ -199,6 +199,7 @@ impl Caps {
         if let Some(known) = self.known.get_mut(&ino) {
             if !keeps {
                 known.extents.touch(self.count);
+                known.layout.touch(self.count);
             }
             if moves {
                 known.parent.touch(self.count);

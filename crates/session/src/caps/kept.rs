@@ -261,8 +261,11 @@ impl Caps {
                 Ok(Answer::Contents { attributes, extents, end }),
             ) => {
                 self.fill_attributes(begun, attributes);
-                if *offset == 0 && *end >= attributes.size {
+                let size = attributes.size;
+                if *offset == 0 && *end >= size && extents.len() <= EXTENTS_MAX {
                     self.fill_extents(*inode, begun, extents);
+                } else {
+                    self.fill_layout(now, (*inode, begun), (*offset..*end, size), extents);
                 }
             }
             (
@@ -283,7 +286,7 @@ impl Caps {
         }
     }
 
-    fn fillable(&mut self, place: Place, begun: u64) -> Option<&mut Known> {
+    pub(super) fn fillable(&mut self, place: Place, begun: u64) -> Option<&mut Known> {
         let early = self.mutation.is(Mutation::FillsFromEarlier);
         let known = self.known.get_mut(&place.ino)?;
         (known.group == place.partition && (known.granted <= begun || early)).then_some(known)
@@ -327,7 +330,8 @@ impl Caps {
         }
     }
 
-    /// What lies in a range of a file that is kept whole, if the range is all of it.
+    /// What lies in a range of a file that is kept whole, if the range is all of it, or of one of
+    /// which that range is known.
     pub(super) fn contents(
         &mut self,
         now: Time,
@@ -337,7 +341,9 @@ impl Caps {
     ) -> Option<Answer> {
         let attributes: Attributes = self.attributes(now, file, vector)?;
         let whole = range.start == 0 && range.end >= attributes.size;
-        let extents = self.known.get(&file.ino)?.extents.value.clone().filter(|_| whole)?;
+        let known = self.known.get(&file.ino)?;
+        let all = known.extents.value.clone().filter(|_| whole);
+        let extents = all.or_else(|| known.laid_out(&range, attributes.size))?;
         Some(Answer::Contents { attributes, extents, end: range.end })
     }
 }

@@ -3,6 +3,7 @@
 //! Everything that the client itself changes is counted: a value that was touched after a read had
 //! begun is not filled from that read, whose answer may be from before.
 
+use super::layout::Layout;
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp, Time, mix};
 use meridian_fs::types::{Attributes, Entry, Extent, Ino, Name, Place};
@@ -72,6 +73,16 @@ impl<T> Slot<T> {
             self.value = Some(value);
         }
     }
+
+    /// A read that began at that count has shown some of it.
+    pub fn fill_by(&mut self, begun: u64, add: impl FnOnce(&mut T))
+    where
+        T: Default,
+    {
+        if self.touched <= begun {
+            add(self.value.get_or_insert_default());
+        }
+    }
 }
 
 /// How far a directory was listed since it is held.
@@ -95,6 +106,8 @@ pub(crate) struct Known {
     pub used: Time,
     /// All extents of a file, if they are few.
     pub extents: Slot<Extents>,
+    /// Where the bytes of a longer one lie, as far as that is known.
+    pub layout: Slot<Layout>,
     /// The directory above a directory.
     pub parent: Slot<Place>,
     /// Whether it is held exclusively.
@@ -121,6 +134,7 @@ impl Known {
             granted,
             attributes: Slot::default(),
             extents: Slot::default(),
+            layout: Slot::default(),
             parent: Slot::default(),
             used,
             alone: false,

@@ -14,6 +14,7 @@ mod errands;
 mod flights;
 mod kept;
 pub(crate) mod known;
+mod layout;
 mod lease;
 mod made;
 mod pages;
@@ -101,6 +102,8 @@ pub(crate) struct Caps {
     seen_before: BTreeMap<Ino, Attributes>,
     /// The bytes of files that were kept, those among them that have gone since.
     bytes: usize,
+    /// The same of parts of blocks in [`layout`].
+    parts: usize,
     pub hits: u64,
     pub swept: u64,
     /// How much was held with what came along.
@@ -135,6 +138,7 @@ impl Caps {
             alone: Alone::default(),
             seen_before: BTreeMap::new(),
             bytes: 0,
+            parts: 0,
             hits: 0,
             swept: 0,
             along: 0,
