@@ -152,6 +152,14 @@ async fn carry_out(
             CHANGE.as_secs()
         );
     }
+    let others_keep = |topology: &Topology| topology.keeping.joining.is_empty();
+    if !cluster.wait(keepers, others_keep).await? {
+        bail!(
+            "not all that are to keep the configuration do after {} s: see `meridian cluster \
+             show`. It goes on by itself",
+            CHANGE.as_secs()
+        );
+    }
     note!("its nodes have left all groups, after {:.1} s", begin.elapsed().as_secs_f64());
     await_no_directory(cluster, &lost, &name).await?;
     note!("its directory is gone, after {:.1} s", begin.elapsed().as_secs_f64());

@@ -313,6 +313,7 @@ fn keys_of_all_regions_end_with_the_region_only_where_nobody_has_any() {
     did(&mut cluster, in_force("ap", 2));
     assert_eq!(standing(&cluster), Standing::Serves);
     assert!(cluster.file().unwrap().configuration.standings.is_none());
+    assert!(topology(&cluster).key_moves()[0].contains("ap is lost, and what others keep"));
 }
 
 #[test]

@@ -53,7 +53,11 @@ impl Topology {
             };
             Some(format!("keys of all regions: {} {what}{waits}", name(RegionId(place))))
         };
-        (0..).zip(self.key_regions().standings()).filter_map(says).collect()
+        let open = self.lost().values().filter(|lost| !lost.keyless).map(|lost| {
+            let region = name(lost.region);
+            format!("keys of all regions: {region} is lost, and what others keep for it stays")
+        });
+        (0..).zip(self.key_regions().standings()).filter_map(says).chain(open).collect()
     }
 
     fn names_behind(&self) -> String {
