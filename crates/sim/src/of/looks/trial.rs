@@ -127,9 +127,9 @@ impl CrowdTrial for Trial {
     }
 
     fn planted() -> Vec<(String, Self)> {
+        // Where most is asked for, not made and held.
         let in_session = [
             Mutation::TakesAnyAnswer,
-            Mutation::CountsFromReply,
             Mutation::FillsFromEarlier,
             Mutation::KeepsListed,
             Mutation::KeepsChanged,
@@ -145,25 +145,26 @@ impl CrowdTrial for Trial {
         let holding = Trial { in_session: holding, level, ..Trial::default() };
         let holding = (format!("{:?}", holding.in_session), holding);
         let sessions = in_session.map(|in_session| {
-            (format!("{in_session:?}"), Trial { in_session, ..Trial::default() })
+            let level = Some(Level::ALONG);
+            (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() })
         });
         let hosts =
             in_host.map(|in_host| (format!("{in_host:?}"), Trial { in_host, ..Trial::default() }));
         let ignoring = (format!("{ignores:?}"), ignoring);
         let level = Some(Level::EXCLUSIVE);
-        let in_session = Mutation::ReleasesUnlanded;
-        let unlanded = Trial { in_session, level, ..Trial::default() };
-        let unlanded = (format!("{in_session:?}"), unlanded);
         let in_tree = InTree::IgnoresExclusive;
         let in_tree = (format!("{in_tree:?}"), Trial { in_tree, level, ..Trial::default() });
-        let (in_session, level) = (Mutation::Overtakes, Some(Level::BATCHES));
-        let overtaking =
-            (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
+        let level = Some(Level::BATCHES);
+        let of_batches =
+            [Mutation::ReleasesUnlanded, Mutation::CountsFromReply, Mutation::Overtakes];
+        let of_batches = of_batches.map(|in_session| {
+            (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() })
+        });
         let (unnoted, level) = (InTree::GrantsUnnoted, Some(Level::MADE));
         let unnoted =
             (format!("{unnoted:?}"), Trial { in_tree: unnoted, level, ..Trial::default() });
-        let others = [holding, ignoring, unlanded, overtaking, in_tree, unnoted];
-        sessions.into_iter().chain(others).chain(hosts).collect()
+        let others = [holding, ignoring, in_tree, unnoted];
+        sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
     }
 }
 
