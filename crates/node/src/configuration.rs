@@ -30,8 +30,8 @@ use tokio::time::{Instant, sleep};
 
 /// How often it is asked whether there is a newer configuration.
 pub const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How often a node asks another of those that keep the configuration. One that was cut off with the
-/// node does not know what the others have agreed on: the region may have been declared lost.
+/// How often a node asks another of those that keep the configuration. One that was cut off with
+/// the node does not know what the others have agreed on: the region may have been declared lost.
 const ASK_ANOTHER: Duration = Duration::from_secs(10);
 /// How long to wait for an answer before going on with the configuration that is known: some
 /// elections.

@@ -79,9 +79,10 @@ pub enum ServerError {
     Removed(String),
     /// The node's region was declared lost, and others go on in its place.
     #[error(
-        "region {region} was declared lost at {since} (meridian region fence), and others go on without it: node \
-         {node} does not come back. Its directory is kept as it is, with what nobody else had. To let this machine in \
-         again prepare an empty directory for a new node (meridian cluster add-region, then add-node)"
+        "region {region} was declared lost at {since} (meridian region fence), and others go on \
+         without it: node {node} does not come back. Its directory is kept as it is, with what \
+         nobody else had. To let this machine in again prepare an empty directory for a new node \
+         (meridian cluster add-region, then add-node)"
     )]
     Fenced {
         /// The node.
@@ -128,8 +129,8 @@ impl ServerError {
     }
 
     /// What the process of the operating system should exit with: 5 if the node has lost what it
-    /// promised, 4 if it was removed or its region is lost, 3 if the disk failed under way (or was found damaged), 2 if
-    /// the server cannot start as it is configured, 1 for the rest.
+    /// promised, 4 if it was removed or its region is lost, 3 if the disk failed under way (or was
+    /// found damaged), 2 if the server cannot start as it is configured, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
             ServerError::Log(_) | ServerError::Blocks(_) | ServerError::Record { .. } => 3,
