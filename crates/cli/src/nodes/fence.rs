@@ -28,11 +28,11 @@ const LOOKS_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A region whose nodes do not answer holds the others up where they need its word, and comes back as
-it was: nothing is lost. If it is known to be lost for good, as its machines burned, this declares it
-lost. What was under way to it is decided without it, everywhere the same: nodes of another region
-inherit its group, once all nodes that are left have told them what they know of it. Then its nodes
-leave all groups, and its directory goes. What only its nodes had is lost to the others: all that
-was placed in it, its local keys, and changes that nobody else had heard of.
+it was: nothing is lost. If it is known to be lost for good, as its machines burned, this declares
+it lost. What was under way to it is decided without it, everywhere the same: nodes of another
+region inherit its group, once all nodes that are left have told them what they know of it. Then its
+nodes leave all groups, and its directory goes. What only its nodes had is lost to the others: all
+that was placed in it, its local keys, and changes that nobody else had heard of.
 
 Without --yes it is only told what would be done, and whether it can be: no node of the region may
 answer, all others must, and more than half of all nodes have to be left. Whether the region is lost

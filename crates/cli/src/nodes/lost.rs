@@ -160,7 +160,8 @@ pub(super) async fn lost(args: &LostArgs) -> anyhow::Result<ExitCode> {
         (true, _) => serde_json::to_string_pretty(&report)?,
         (false, 0) => format!("no names lead to what was lost with {region} ({since})"),
         (false, names) => format!(
-            "{}\n\n{names} names lead to what was lost with {region} ({since}); they can be removed",
+            "{}\n\n{names} names lead to what was lost with {region} ({since}): they can be \
+             removed",
             report.found.table()
         ),
     })?;

@@ -1,7 +1,7 @@
 //! Which regions have keys of all regions (decision 88): the registry of [`meridian_eunomia`]
 //! decides, as a part of the configuration, and follows the cluster. A region joins when it has
-//! begun, leaves when it is to go, and is lost when it is fenced. Each node is one process of it: it speaks for all that it
-//! has, and also if it has no such keys, as it may have some later.
+//! begun, leaves when it is to go, and is lost when it is fenced. Each node is one process of it:
+//! it speaks for all that it has, and also if it has no such keys, as it may have some later.
 
 use super::Changed;
 use crate::Topology;
