@@ -73,6 +73,7 @@ impl Files {
             };
             match found {
                 Err(ClientError::Fs(FsError::Gone)) if self.is_lost(entry.place) => {
+                    self.named_root(parent, entry.place, Some(entry.lost()));
                     return Ok(entry.lost());
                 }
                 // Removed between the two questions: the name leads elsewhere now, or nowhere.
@@ -87,11 +88,6 @@ impl Files {
             }
         }
         Err(FsError::NotFound.into())
-    }
-
-    /// Whether a place was lost with its region (decision 107): its name is all that is left.
-    fn is_lost(&self, place: Place) -> bool {
-        self.client.topology().has_lost(place.partition)
     }
 
     async fn ask_for(&self, parent: Ino, name: &Name) -> Result<(Answer, Stamp), ClientError> {

@@ -6,7 +6,7 @@ use crate::files::Files;
 use crate::files::xattrs::lacks;
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
-use meridian_fs::types::{Attributes, Ino, Kind, Name, Place};
+use meridian_fs::types::{Attributes, Entry, Ino, Kind, Name, Place};
 use meridian_fs::{FsError, Update};
 use meridian_session::tops::SHOWN_AFTER;
 use std::future::Future;
@@ -23,8 +23,9 @@ impl Files {
     /// is known, if nobody answers.
     ///
     /// # Errors
-    /// [`FsError::Gone`] if there is no such inode any more; what was appended and must be stored
-    /// before anybody knows the length cannot be stored.
+    /// [`FsError::Gone`] if there is no such inode any more, unless it was lost with its region and
+    /// a name leads to it; what was appended and must be stored before anybody knows the length
+    /// cannot be stored.
     pub async fn attributes(&self, ino: Ino) -> Result<Attributes, ClientError> {
         let ask = |files: Arc<Files>| async move { files.attributes_now(ino).await };
         match self.asked_or_known(ino, ask).await {
@@ -32,9 +33,21 @@ impl Files {
                 lock(&self.tops).seen(attributes);
                 Ok(attributes)
             }
+            Ok(Err(ClientError::Fs(FsError::Gone))) => self.lost(ino).ok_or(FsError::Gone.into()),
             Ok(Err(error)) => Err(error),
             Err(known) => Ok(known),
         }
+    }
+
+    /// Whether a place was lost with its region (decision 107): its name is all that is left.
+    pub(crate) fn is_lost(&self, place: Place) -> bool {
+        self.client.topology().has_lost(place.partition)
+    }
+
+    /// What is shown of an inode that was lost so, if a name was seen that leads to it.
+    fn lost(&self, ino: Ino) -> Option<Attributes> {
+        let known = lock(&self.tops).get(ino).filter(|known| self.is_lost(known.place))?;
+        Some(Entry { place: known.place, kind: known.kind }.lost())
     }
 
     /// What an extended attribute is that the kernel asks for all the time. That a directory which
