@@ -79,7 +79,8 @@ impl Update {
 pub(crate) fn hold_made(tree: &mut Tree, by: ClientId, done: Done, rank: Rank) -> Done {
     let mut holds = |made: &Attributes| {
         let ino = made.place.ino;
-        tree.get(ino).is_some() // A batch may remove it again.
+        // A batch may take its name again.
+        tree.get(ino).is_some_and(|inode| inode.nlink > 0)
             && (tree.mutation.is(Mutation::GrantsUnnoted)
                 || !tree.caps.grant(by, &[ino], rank).is_empty())
     };

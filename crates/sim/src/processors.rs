@@ -22,6 +22,7 @@ where
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(mutation) = planted.get(at) else { return };
             let found = quietly(|| caught(*mutation));
+            print(&format!("{mutation:?}: {found:?}"));
             all.lock().expect("nobody panics with it").insert(at, found);
         }
     };
@@ -30,9 +31,6 @@ where
         (0..processors).for_each(|_| drop(scope.spawn(look)));
     });
     let all = all.into_inner().expect("nobody panics with it");
-    for (at, caught) in &all {
-        print(&format!("{:?}: {caught:?}", planted[*at]));
-    }
     let missed = all.iter().filter(|(_, caught)| caught.is_none());
     let missed: Vec<_> = missed.map(|(at, _)| planted[*at]).collect();
     assert!(!planted.is_empty() && missed.is_empty(), "nobody noticed {missed:?}");

@@ -118,6 +118,7 @@ fn who_follows_anew_takes_no_group_for_cut_off() {
     let (b, e2) = (process(0, 1), epoch(2, process(0, 1)));
     deposed.hears(b, Message::from(NewEpoch { epoch: e2 }));
     deposed.hears(b, new_state(e2, 6, 0, vec![entry(e2, 6, start(1, &[0, 1]))]));
+    deposed.hears(b, Message::from(Accept { epoch: e2, clock: Timestamp(6) }));
     assert_eq!(deposed.process.unreachable().count(), 0);
 }
 

@@ -10,12 +10,12 @@ use meridian_core::{GroupId, MessageId, NodeId, Time};
 use meridian_fs::mutation as tree;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Ino, Kind, Place};
-use meridian_fs::{Query, Timestamp, Update, Vector};
+use meridian_fs::{Partition, Query, Timestamp, Update, Vector};
 use meridian_host::api::{self, RequestBody};
 use meridian_host::update::Payload;
 use meridian_host::{Command, ConnectionId, Node, Output, drain, sessions};
 use meridian_session::Mutation;
-use meridian_sim::of::files::regions::{all_are_level, faults, file, setup};
+use meridian_sim::of::files::regions::{all_are_level, faults, file, partitions, setup};
 use meridian_sim::of::files::trial::describe_nodes;
 use meridian_sim::of::files::{FilesWorkload, Tally};
 use meridian_sim::{Faults, Owner, Stimulus, World, each_seed};
@@ -252,11 +252,22 @@ fn a_node_comes_and_another_goes_under_faults() {
     each_seed(0..40, |seed| one_comes_and_one_goes(seed, Some(faults()), Mutation::Correct));
 }
 
+/// Whether something is there at any replica of `group`; or is there at none that is up, if it is
+/// wanted so: one that has just come has nothing yet.
+fn is_there(
+    world: &Cluster,
+    group: GroupId,
+    wanted: bool,
+    has: impl Fn(&Partition) -> bool,
+) -> bool {
+    let all = partitions(world, group);
+    all.iter().any(|partition| has(partition)) == wanted && !all.is_empty()
+}
+
 /// Waits until the root has an entry for the region, or has none any more.
 fn has_region(world: &mut Cluster, wanted: bool) {
     let is_so = |world: &Cluster| {
-        let mut replicas = world.processes().filter_map(|(_, node)| node.replica(GroupId::GLOBAL));
-        replicas.any(|replica| replica.partition().has_region(SA) == wanted)
+        is_there(world, GroupId::GLOBAL, wanted, |partition| partition.has_region(SA))
     };
     if !world.run_until(is_so, CHANGE) {
         world.fail(&format!("the region is {wanted} never: {}", describe(world)));
@@ -279,10 +290,8 @@ fn has_left(world: &mut Cluster, number: u64, wanted: bool) {
     let payload = Payload::new(Vector::default(), Timestamp::default(), update);
     let start = payload.into_start(id(number), number, &[SA]);
     let query = Query::Lookup { parent, name };
-    let is_so = |world: &Cluster| {
-        let mut replicas = world.processes().filter_map(|(_, node)| node.replica(SA));
-        replicas.any(|replica| replica.partition().read(&query).is_ok() == wanted)
-    };
+    let is_so =
+        |world: &Cluster| is_there(world, SA, wanted, |partition| partition.read(&query).is_ok());
     let end = world.now() + CHANGE;
     while !is_so(world) {
         if world.now() > end {

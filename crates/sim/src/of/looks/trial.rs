@@ -132,7 +132,6 @@ impl CrowdTrial for Trial {
             Mutation::TakesAnyAnswer,
             Mutation::FillsFromEarlier,
             Mutation::KeepsListed,
-            Mutation::KeepsChanged,
             Mutation::KeepsOldPages,
             Mutation::ReleasesFirst,
         ];
@@ -163,8 +162,8 @@ impl CrowdTrial for Trial {
         let (unnoted, level) = (InTree::GrantsUnnoted, Some(Level::MADE));
         let unnoted =
             (format!("{unnoted:?}"), Trial { in_tree: unnoted, level, ..Trial::default() });
-        let others = [holding, ignoring, in_tree, unnoted];
-        sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
+        let others = [ignoring, in_tree, unnoted];
+        sessions.into_iter().chain(of_batches).chain(others).chain(hosts).chain([holding]).collect()
     }
 }
 
