@@ -1,4 +1,5 @@
 use super::*;
+use crate::Pages;
 use crate::calls::{Command, Output};
 use crate::session::tests::{Client, TWO, topology};
 use meridian_core::level::Level;
@@ -150,6 +151,24 @@ fn keeps_changed(mutation: Mutation) -> bool {
 fn what_the_client_has_changed_meanwhile_is_not_kept() {
     assert!(!keeps_changed(Mutation::Correct));
     assert!(keeps_changed(Mutation::KeepsChanged));
+}
+
+/// Whether pages count as dropped that were dropped before their file was held anew.
+fn keeps_any_holding(mutation: Mutation) -> bool {
+    let (mut caps, errand) = asking(mutation);
+    granted(&mut caps, errand, &[]);
+    let open = |caps: &mut Caps| caps.open(NOW, place(1), &Vector::default());
+    let Pages::Dropped(Some(before)) = open(&mut caps) else { panic!("it was never opened") };
+    // It is let go, and granted again.
+    caps.known.get_mut(&place(1).ino).unwrap().granted += 1;
+    caps.dropped_pages(before);
+    matches!(open(&mut caps), Pages::Kept(_))
+}
+
+#[test]
+fn pages_that_were_dropped_before_a_file_was_held_count_for_nothing() {
+    assert!(!keeps_any_holding(Mutation::Correct));
+    assert!(keeps_any_holding(Mutation::KeepsAnyHolding));
 }
 
 /// Whether bytes are kept of a file that the client changes.

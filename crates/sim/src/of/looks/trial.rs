@@ -138,11 +138,6 @@ impl CrowdTrial for Trial {
         let in_host = [InHost::AnswersAtOnce, InHost::ExpiresAnyhow];
         let ignores = Mutation::IgnoresToken;
         let ignoring = Trial { in_session: ignores, tokens: Some(true), ..Trial::default() };
-        // It takes a file that is held again soon after a recall, which is rarer with all that goes
-        // together.
-        let (holding, level) = (Mutation::KeepsAnyHolding, Some(Level::REGIONS));
-        let holding = Trial { in_session: holding, level, ..Trial::default() };
-        let holding = (format!("{:?}", holding.in_session), holding);
         let sessions = in_session.map(|in_session| {
             let level = Some(Level::ALONG);
             (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() })
@@ -163,7 +158,7 @@ impl CrowdTrial for Trial {
         let unnoted =
             (format!("{unnoted:?}"), Trial { in_tree: unnoted, level, ..Trial::default() });
         let others = [ignoring, in_tree, unnoted];
-        sessions.into_iter().chain(of_batches).chain(others).chain(hosts).chain([holding]).collect()
+        sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
     }
 }
 
