@@ -3,9 +3,8 @@
 
 mod common;
 
-use common::{World, name, node, regions, top};
+use common::{World, name, node, regions, rename, top};
 use meridian_core::{GroupId, MessageId, Stamp};
-use meridian_fs::operation::RenameMode;
 use meridian_fs::{
     Done, Effect, FsError, Kind, Operation, Partition, Place, Timestamp, Update, Vote,
 };
@@ -18,21 +17,6 @@ fn make(world: &mut World, parent: Place, text: &str, kind: Kind) -> Place {
     match world.submit(update).unwrap() {
         Done::Attributes(made) => made.place,
         other => panic!("{other:?}"),
-    }
-}
-
-fn moved(from: (Place, &str), to: (Place, &str), moved: Place) -> Update {
-    Update::Rename {
-        from: from.0,
-        from_name: name(from.1),
-        to: to.0,
-        to_name: name(to.1),
-        moved,
-        replaced: None,
-        mode: RenameMode::Replace,
-        ancestors: if from.0 == to.0 { Vec::new() } else { vec![to.0] },
-        keep_for: None,
-        whiteout: None,
     }
 }
 
@@ -58,15 +42,15 @@ fn names_that_lead_to_what_is_lost_can_be_removed_and_nothing_else_be_done() {
     let full = make(&mut world, top(1), "full", Kind::Directory);
     make(&mut world, full, "in it", Kind::File);
     let other = make(&mut world, top(2), "other", Kind::File);
-    world.submit(moved((top(1), "file"), (top(2), "file"), file)).unwrap();
-    world.submit(moved((top(1), "full"), (top(2), "full"), full)).unwrap();
+    world.submit(rename((top(1), "file"), (top(2), "file"), file)).unwrap();
+    world.submit(rename((top(1), "full"), (top(2), "full"), full)).unwrap();
     loses_us(&mut world);
     assert_eq!(world.attributes(file), Err(FsError::Gone));
     let made = Update::Create { parent: full, name: name("new"), node: node(Kind::File) };
     let linked = Update::Link { target: file, parent: top(2), name: name("linked") };
     let into = Update::Link { target: other, parent: full, name: name("linked") };
-    let renamed = moved((top(2), "file"), (top(2), "renamed"), file);
-    let comes = moved((top(2), "other"), (full, "other"), other);
+    let renamed = rename((top(2), "file"), (top(2), "renamed"), file);
+    let comes = rename((top(2), "other"), (full, "other"), other);
     assert_eq!(world.submit(made), Err(FsError::NotFound), "as in a directory that was removed");
     for update in [linked, into, renamed, comes] {
         assert_eq!(world.submit(update.clone()), Err(FsError::Gone), "{update:?}");
@@ -84,7 +68,7 @@ fn names_that_lead_to_what_is_lost_can_be_removed_and_nothing_else_be_done() {
 /// An update of us and eu that us has voted on, and its vote.
 fn voted(world: &mut World) -> (MessageId, Operation, Vote) {
     let file = make(world, top(1), "file", Kind::File);
-    let (id, update) = (world.next_id(), moved((top(1), "file"), (top(2), "file"), file));
+    let (id, update) = (world.next_id(), rename((top(1), "file"), (top(2), "file"), file));
     let operation = world.operation(update);
     world.deliver(US, id, operation.clone());
     let letter = world.letters.iter().position(|letter| letter.from == US).unwrap();

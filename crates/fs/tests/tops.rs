@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, name, node, top};
+use common::{World, name, node, rename, top};
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::operation::{Changes, RenameMode};
 use meridian_fs::{Answer, Attributes, Done, FsError, Kind, Place, Query, Update};
@@ -36,21 +36,6 @@ fn chmod(world: &mut World, inode: Place, mode: u16) -> Attributes {
     match submit(world, Update::SetAttributes { inode, changes }) {
         Done::Attributes(changed) => changed,
         other => panic!("{other:?}"),
-    }
-}
-
-fn rename(from: (Place, &str), to: (Place, &str), moved: Place) -> Update {
-    Update::Rename {
-        from: from.0,
-        from_name: name(from.1),
-        to: to.0,
-        to_name: name(to.1),
-        moved,
-        replaced: None,
-        mode: RenameMode::Replace,
-        ancestors: if from.0 == to.0 { Vec::new() } else { vec![to.0] },
-        keep_for: None,
-        whiteout: None,
     }
 }
 

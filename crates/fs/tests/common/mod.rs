@@ -61,6 +61,22 @@ pub fn node(kind: Kind) -> NewNode {
     NewNode { target, ..NewNode::new(kind, 0o755) }
 }
 
+/// `moved` gets another name, or another directory, whose own name is not looked at.
+pub fn rename(from: (Place, &str), to: (Place, &str), moved: Place) -> Update {
+    Update::Rename {
+        from: from.0,
+        from_name: name(from.1),
+        to: to.0,
+        to_name: name(to.1),
+        moved,
+        replaced: None,
+        mode: RenameMode::Replace,
+        ancestors: if from.0 == to.0 { Vec::new() } else { vec![to.0] },
+        keep_for: None,
+        whiteout: None,
+    }
+}
+
 /// A vote under way.
 pub struct Letter {
     pub to: GroupId,
