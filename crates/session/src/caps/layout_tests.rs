@@ -2,7 +2,7 @@ use super::*;
 use crate::calls::CallId;
 use meridian_core::{ClientId, GroupId, Stamp};
 use meridian_fs::operation::Changes;
-use meridian_fs::types::{Attributes, Ino, Kind, Marks, Timestamp};
+use meridian_fs::types::{Attributes, Ino, Kind, Timestamp};
 use meridian_fs::{Answer, Done, Query, Update, Vector};
 use meridian_host::update::Change;
 use proptest::prelude::*;
@@ -17,22 +17,13 @@ fn place(number: u64) -> Place {
 }
 
 fn attributes(place: Place) -> Attributes {
-    let time = Timestamp::default();
     Attributes {
-        place,
-        kind: Kind::File,
         mode: 0o600,
-        nlink: 1,
         uid: 1,
         gid: 1,
-        rdev: 0,
         size: SIZE,
         stored: SIZE,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        marks: Marks::default(),
+        ..Attributes::bare(place, Kind::File)
     }
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::calls::CallId;
 use meridian_core::{ClientId, Stamp};
 use meridian_fs::operation::Changes;
-use meridian_fs::types::{Attributes, Kind, Marks, Timestamp};
+use meridian_fs::types::{Attributes, Kind, Timestamp};
 use meridian_fs::{Done, Update, Vector};
 use meridian_host::update::Change;
 
@@ -26,23 +26,8 @@ fn place(number: u64) -> Place {
 }
 
 fn attributes(ino: Ino) -> Attributes {
-    let (place, time) = (Place { ino, partition: US }, Timestamp::default());
-    Attributes {
-        place,
-        kind: Kind::File,
-        mode: 0o600,
-        nlink: 1,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        size: 0,
-        stored: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        marks: Marks::default(),
-    }
+    let place = Place { ino, partition: US };
+    Attributes { mode: 0o600, uid: 1, gid: 1, ..Attributes::bare(place, Kind::File) }
 }
 
 /// Of a client that holds the directory and knows its names.
