@@ -21,9 +21,13 @@ use std::time::Duration;
 pub const TLS_DIR: &str = "tls";
 /// What there is of an authority: its certificate for all, its key for who signs.
 const AUTHORITY: &str = "ca";
-/// The clients that a new cluster has.
+/// Those that a new cluster has beside nodes.
 const CLIENT: &str = "client";
 const ADMIN: &str = "admin";
+/// A node that is called so would have no certificate of its own.
+pub const WATCHER: &str = "watcher";
+/// What a client must not be called that is watched: each node is that to who calls it.
+const THIS_MACHINE: &str = "localhost";
 /// For so many days a certificate is good unless something else is said.
 const DAYS: u32 = 365;
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -99,7 +103,14 @@ impl TlsArgs {
             key: self.tls_key.clone().unwrap_or(certificate.with_extension("key")),
             certificate: certificate.into(),
         };
-        Ok(Security::tls(Credentials::open(files, cluster)?))
+        let security = Security::tls(Credentials::open(files, cluster)?);
+        ensure!(
+            !security.own().only_watches(),
+            "{} is the certificate of a watcher, who may ask what --metrics-address tells and \
+             nothing else: name that of a client or an admin",
+            certificate.display()
+        );
+        Ok(security)
     }
 }
 
@@ -140,13 +151,13 @@ fn with_keys(dir: &Path) -> Vec<String> {
     let names = entries.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?.strip_suffix(".pem")?.to_string();
         let has_key = dir.join(format!("{name}.key")).exists();
-        (has_key && name != AUTHORITY).then_some(name)
+        (has_key && name != AUTHORITY && name != WATCHER).then_some(name)
     });
     names.collect()
 }
 
-/// Makes the authority of a new cluster, and a certificate for each of its nodes, an admin and a
-/// client.
+/// Makes the authority of a new cluster, and a certificate for each of its nodes, an admin, a
+/// client and a watcher.
 ///
 /// # Errors
 /// If the directory is there already, or the disk refuses.
@@ -163,6 +174,7 @@ pub fn make(dir: &Path, file: &ClusterFile) -> anyhow::Result<()> {
         keep(dir, &node.name, &authority.issue(Role::Node, &node.name, DAYS * DAY)?)?;
     }
     keep(dir, ADMIN, &authority.issue(Role::Admin, ADMIN, DAYS * DAY)?)?;
+    keep(dir, WATCHER, &authority.issue(Role::Watcher, WATCHER, DAYS * DAY)?)?;
     keep(dir, CLIENT, &authority.issue(Role::Client, CLIENT, DAYS * DAY)?)
 }
 
@@ -233,23 +245,29 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 /// Whom to make a certificate for.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`meridian init` makes those of the first nodes, of an admin and of a client. This makes one for a
-node or a client that comes later, and a new one before the old one has expired: bring it to where
-the old one lies, the key first, and servers and mounts take it up for new connections within a
-second of the next; connections that are open go on.
+`meridian init` makes those of the first nodes, an admin, a client and a watcher. This makes one for
+who comes later, and a new one before the old one has expired: bring it to where the old one lies,
+the key first, and servers and mounts take it up for new connections within a second of the next;
+connections that are open go on.
 
 A node speaks for itself and for no other. A client uses files and keys. An admin may change the
-cluster, too (`meridian cluster`).
+cluster, too (`meridian cluster`). A watcher may ask what servers and mounts tell at
+--metrics-address, as Prometheus does, and nothing else.
 
 Examples:
   meridian certify us-4 --role node --cluster cluster.json
-  meridian certify alice --role client --cluster cluster.json --days 90")]
+  meridian certify alice --role client --cluster cluster.json --days 90
+  meridian certify prometheus --role watcher --cluster cluster.json")]
 pub struct CertifyArgs {
-    /// The node as the cluster file calls it, or what the client is to be called
+    /// The node as the cluster file calls it, or what the client, admin or watcher is to be called
     name: String,
     /// What it is
     #[arg(long, value_name = "ROLE")]
     role: RoleArg,
+    /// The client mounts with --metrics-address: it shows its certificate also to who asks there,
+    /// and the certificate names the host NAME
+    #[arg(long)]
+    watched: bool,
     /// The cluster file
     #[arg(long, value_name = "FILE", default_value = cluster::CLUSTER_FILE)]
     cluster: PathBuf,
@@ -274,6 +292,19 @@ enum RoleArg {
     Client,
     /// May change the cluster, too
     Admin,
+    /// Only asks how servers and mounts are
+    Watcher,
+}
+
+impl From<RoleArg> for Role {
+    fn from(arg: RoleArg) -> Role {
+        match arg {
+            RoleArg::Node => Role::Node,
+            RoleArg::Client => Role::Client,
+            RoleArg::Admin => Role::Admin,
+            RoleArg::Watcher => Role::Watcher,
+        }
+    }
 }
 
 /// Runs `meridian certify`.
@@ -287,19 +318,25 @@ pub fn run(args: &CertifyArgs) -> anyhow::Result<ExitCode> {
         "{name:?} cannot be a name: 1 to 64 letters, digits, dots and dashes, and not {AUTHORITY}"
     );
     let (topology, file) = cluster::read(&args.cluster)?;
-    let role = match args.role {
-        RoleArg::Node => Role::Node,
-        RoleArg::Client => Role::Client,
-        RoleArg::Admin => Role::Admin,
-    };
+    let role = Role::from(args.role);
     if role == Role::Node && topology.node_named(name).is_none() {
         bail!("no node {name} in {}: add it first (meridian cluster)", args.cluster.display());
     }
     if role != Role::Node && topology.node_named(name).is_some() {
         bail!("{name} is a node, whose certificate this would replace: call it something else");
     }
+    if args.watched && (role != Role::Client || name == THIS_MACHINE) {
+        bail!(
+            "--watched is for clients that mount, and not for one called {THIS_MACHINE}: nodes are \
+             watched anyhow"
+        );
+    }
     let key = args.ca_key.clone().unwrap_or_else(|| dir_of(&args.cluster).join("ca.key"));
-    let issued = authority(&key, &file)?.issue(role, name, args.days * DAY)?;
+    let authority = authority(&key, &file)?;
+    let issued = match args.watched {
+        true => authority.issue_watched(name, args.days * DAY)?,
+        false => authority.issue(role, name, args.days * DAY)?,
+    };
     let beside = key.parent().unwrap_or(Path::new("")).to_path_buf();
     let dir = args.out.clone().unwrap_or(beside);
     keep(&dir, name, &issued)?;

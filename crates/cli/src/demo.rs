@@ -102,7 +102,8 @@ pub struct DemoArgs {
     /// first causal:]
     #[arg(long, value_name = "PREFIX", conflicts_with = "no_keys")]
     keys_causal: Option<String>,
-    /// Have nodes and clients speak TLS, as they do outside of demos; at the first start of DATA
+    /// Have nodes and clients speak TLS, as they do outside of demos; at the first start of DATA.
+    /// The dashboards stay in plain text, for browsers of this machine
     #[arg(long)]
     tls: bool,
     #[command(flatten)]
@@ -293,7 +294,9 @@ impl Demo<'_> {
         let (cluster, mut further) = (self.file.cluster, self.keys_options(id));
         further.push(self.log.word());
         let watched = ports::address(self.watch_port, id);
-        further.extend(watched.into_iter().flat_map(|at| ["--metrics-address".into(), at]));
+        // Also with --tls: it is this machine's, and a browser shows it at one click.
+        let words = |at: String| ["--metrics-address".into(), at, "--insecure-metrics".into()];
+        further.extend(watched.into_iter().flat_map(words));
         let name = &self.topology.node(id).name;
         if !self.file.insecure_plain_text {
             certificates::make_for_node(&self.data.cluster_path(), &self.file, name)?;

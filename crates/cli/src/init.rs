@@ -35,7 +35,7 @@ call them. They are then REGION-1, REGION-2, ... In an answer file nodes have na
 
 Nothing is started, and nothing is written if anything is wrong. Beside the file a directory tls
 gets the certificates: an authority (who has ca.key makes more), one for each node, an admin, a
-client.
+client and a watcher.
 Then bring the file, ca.pem and the node's certificate and key to each machine, and there say
 `meridian prepare` and `meridian server` (docs/setup.md has all steps).
 
@@ -182,6 +182,9 @@ fn check_nodes(answers: &Answers, mistakes: &mut Vec<String>) {
         let answers::Node { name, address } = &node.what;
         if let Err(why) = check_node_name(name) {
             mistakes.push(node.wrong(&why));
+        }
+        if name == certificates::WATCHER {
+            mistakes.push(node.wrong("watcher is what another certificate is called"));
         }
         if let Err(why) = check_address(address) {
             mistakes.push(node.wrong(&format!("node {name}: {why}")));

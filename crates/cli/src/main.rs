@@ -73,7 +73,7 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Write the file of a new cluster
     Init(init::InitArgs),
-    /// Make a certificate for a node or a client
+    /// Make a certificate for a node, a client, an admin or a watcher
     Certify(certificates::CertifyArgs),
     /// Make the folder of a node on its machine
     Prepare(prepare::PrepareArgs),

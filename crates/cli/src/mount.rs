@@ -65,9 +65,15 @@ pub struct MountArgs {
     /// Stay in the foreground, as it does without this word
     #[arg(long)]
     foreground: bool,
-    /// Tell who watches the mount how it is, at http://HOST:PORT/metrics and /healthz
+    /// Tell who watches the mount how it is, at https://HOST:PORT/metrics and /healthz. Who asks
+    /// shows the certificate of a watcher, an admin, a node or this client, whose own is to be one
+    /// of `meridian certify --watched`
     #[arg(long, value_name = "HOST:PORT")]
     metrics_address: Option<String>,
+    /// Tell that in plain text (http) to whoever reaches HOST:PORT, without asking who that is; a
+    /// cluster that speaks plain text does so anyhow
+    #[arg(long, requires = "metrics_address")]
+    insecure_metrics: bool,
     #[command(flatten)]
     log: LogOptions,
     /// What `df` and tables of mounts show as the source
@@ -221,17 +227,18 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::listen()?;
         let manager = Manager::from_environment().context("cannot reach the service manager")?;
         let newest = configuration::newest(&cluster, &args.tls, Shown::Client).await?;
+        let open = |address: &str| watch::open(address, args.insecure_metrics, &newest);
+        let door = args.metrics_address.as_deref().map(open).transpose()?;
+        let watchers = door.as_ref().map(|(_, security)| security.clone());
         let Newest { file, topology, security, .. } = newest;
         let mut following = configuration::follow(&file, security.clone());
         let own = security.clone();
-        let address = args.metrics_address.as_deref();
-        let listener = address.map(meridian_metrics::http::listen).transpose()?;
         let root = root_of(&topology, &security);
         let mount = Mount::start((topology, security), &args.region, point.of(&cluster))?;
-        if let Some(listener) = listener {
+        if let Some(door) = door {
             let (client, region) = (mount.client.clone(), args.region.clone());
             let at = mount.path().display().to_string();
-            tokio::spawn(watch::serve(listener, client, region, at));
+            tokio::spawn(watch::serve(door, client, region, at));
         }
         let place = format!("mounted at {} in region {}", mount.path().display(), args.region);
         output::print(&format!("{place}; Ctrl-C unmounts"))?;
@@ -248,6 +255,9 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
                 newer = configuration::next(&mut following) => {
                     configuration::keep_file(&cluster, &newer);
                     let topology = Topology::new(&newer)?;
+                    if let Some(watchers) = &watchers {
+                        watchers.shut_out(topology.revoked.clone());
+                    }
                     if root_of(&topology, &own) != root {
                         note!("this client may work below another directory now: mount again");
                     }

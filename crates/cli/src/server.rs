@@ -10,6 +10,7 @@ use crate::{options_file, output};
 use anyhow::{Context, bail};
 use clap::{ArgMatches, Args, FromArgMatches};
 use meridian_host::drain::keep;
+use meridian_metrics::http;
 use meridian_node::keys::{Durability, KeysOptions};
 use meridian_terminal::manager::Manager;
 use meridian_terminal::note;
@@ -57,10 +58,15 @@ pub struct ServerArgs {
     /// The cluster file [default: cluster.json beside the node's folder]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
-    /// Tell who watches the node how it is, at http://HOST:PORT/metrics and /healthz, and show
-    /// browsers the cluster at http://HOST:PORT/
+    /// Tell who watches the node how it is, at https://HOST:PORT/metrics and /healthz, and show
+    /// browsers the cluster at https://HOST:PORT/. Who asks shows the certificate of a watcher,
+    /// an admin or a node
     #[arg(long, value_name = "HOST:PORT")]
     metrics_address: Option<String>,
+    /// Tell that in plain text (http) to whoever reaches HOST:PORT, without asking who that is; a
+    /// cluster that speaks plain text does so anyhow
+    #[arg(long, requires = "metrics_address")]
+    insecure_metrics: bool,
     /// Listen on HOST:PORT for clients of keys, which speak as those of Redis do [default: the node
     /// has no part in the keys of its region]
     #[arg(long, value_name = "HOST:PORT")]
@@ -130,13 +136,14 @@ impl From<KeysDurability> for Durability {
 /// These a file of options cannot give.
 const NOT_IN_FILE: [&str; 2] = ["config", "print-config"];
 /// What options may be in a file that have no default; the values are TOML.
-const EXAMPLES: [(&str, &str); 11] = [
+const EXAMPLES: [(&str, &str); 12] = [
     ("dir", "\"/var/lib/meridian/us-1\""),
     ("cluster", "\"/var/lib/meridian/cluster.json\""),
     ("tls-certificate", "\"/var/lib/meridian/tls/us-1.pem\""),
     ("tls-key", "\"/var/lib/meridian/tls/us-1.key\""),
     ("tls-ca", "\"/var/lib/meridian/tls/ca.pem\""),
     ("metrics-address", "\"127.0.0.1:9464\""),
+    ("insecure-metrics", "true"),
     ("keys", "\"10.0.1.1:7400\""),
     ("keys-shards", "4"),
     ("keys-durability", "\"disk\""),
@@ -236,10 +243,15 @@ fn security(dir: &Path, args: &ServerArgs) -> anyhow::Result<Security> {
 
 /// Lets the service manager know how the node is, and who watches it.
 fn watch(dir: &Path, security: &Security, args: &ServerArgs) -> anyhow::Result<()> {
+    let door = match args.insecure_metrics {
+        true => Security::InsecurePlainText,
+        false => security.clone(), // Who is shut out at the node is so here, too.
+    };
     let listen = |address: &String| {
-        let listener = meridian_metrics::http::listen(address)?;
-        tracing::info!(address = %listener.local_addr()?, "metrics and health are told");
-        anyhow::Ok(listener)
+        let listener = http::listen(address)?;
+        let url = format!("{}://{}/", http::scheme(&door), listener.local_addr()?);
+        tracing::info!(%url, "metrics and health are told");
+        anyhow::Ok((listener, door.clone()))
     };
     let metrics = args.metrics_address.as_ref().map(listen).transpose()?;
     let manager = Manager::from_environment().context("cannot reach the service manager")?;
@@ -285,6 +297,7 @@ mod tests {
         assert_eq!(all.dir, Some("/var/lib/meridian/us-1".into()));
         assert_eq!(all.keys_durability, Some(KeysDurability::Disk));
         assert_eq!(all.keys_first.as_ref().map(Vec::len), Some(3));
+        assert!(all.insecure_metrics);
         assert_eq!((all.scrub_days, all.copy_rate), (SCRUB_DAYS, COPY_MIB));
         for arg in command().get_arguments() {
             let long = arg.get_long().unwrap();
@@ -302,5 +315,7 @@ mod tests {
         assert!(error.contains(&format!("line {line}: no option scrub-weeks")), "{error}");
         let error = read("keys-shards = 2\n").unwrap_err().to_string();
         assert!(error.contains("--keys <HOST:PORT>"), "{error}");
+        let error = read("insecure-metrics = true\n").unwrap_err().to_string();
+        assert!(error.contains("--metrics-address <HOST:PORT>"), "{error}");
     }
 }

@@ -10,18 +10,21 @@ mod harness;
 mod intruder;
 
 use bytes::BytesMut;
-use cluster::{Port, Secured, framed, well};
-use harness::{Running, eventually, finish};
+use cluster::{NODES, Port, Secured, ask, ask_plainly, framed, well};
+use harness::{Ended, Running, eventually, finish, ports_in_a_row};
 use meridian_core::hello::{Answer, Caller, Hello, Identity, Lane, ServiceId};
 use meridian_core::principal::{Principal, Role};
 use meridian_core::standing::Standing;
 use meridian_core::{NodeId, frame};
 use meridian_transport::Authority;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -56,6 +59,8 @@ fn a_cluster_is_secured_from_its_first_day_on() {
     strangers_are_refused(&all);
     nobody_speaks_for_a_node_but_itself(&all);
     only_an_admin_changes_the_cluster(&all);
+    who_watches_shows_a_certificate(&all);
+    a_mount_is_watched(&all);
     a_certificate_is_renewed_while_all_runs(&all);
     a_node_comes_later(&mut all);
     eventually("all is well at the end", || all.status().status.success());
@@ -121,7 +126,7 @@ fn strangers_are_refused(all: &Secured) {
         Some(itself),
     ];
     let hello = all.hello(ServiceId::MAIN);
-    for port in [Port::Node, Port::Keys] {
+    for port in [Port::Node, Port::Keys, Port::Metrics] {
         let before = all.refused("us-1");
         for issued in &shown {
             let heard = intruder::call(all.port(port, "us-1"), issued.as_ref(), &hello);
@@ -135,7 +140,7 @@ fn strangers_are_refused(all: &Secured) {
     let _ = plain.read_to_end(&mut heard); // A reset is an end, too.
     assert!(heard.len() < 16, "an alert and no answer: {heard:?}");
     let lines = all.log("us-1").lines().filter(|line| line.contains("not authorized")).count();
-    assert!((1..=2).contains(&lines), "one for each port, however many came: {lines}");
+    assert!((1..=3).contains(&lines), "one for each port, however many came: {lines}");
 }
 
 /// Abuse 2.
@@ -176,6 +181,85 @@ fn only_an_admin_changes_the_cluster(all: &Secured) {
     well(&all.room, &["cluster", "show", "--cluster", "cluster.json"]);
 }
 
+/// What curl says of a port for who watches, if it insists on who is there.
+fn curl(all: &Secured, (at, host): (SocketAddr, &str), shown: &str, path: &str) -> Ended {
+    let mut curl = Command::new("curl");
+    let tls = |file: String| all.room.path("tls").join(file);
+    curl.arg("-sSf").arg("--cacert").arg(tls("ca.pem".into()));
+    curl.arg("--cert").arg(tls(format!("{shown}.pem")));
+    curl.arg("--key").arg(tls(format!("{shown}.key")));
+    curl.arg("--connect-to").arg(format!("::{at}")).arg(format!("https://{host}{path}"));
+    finish(curl)
+}
+
+/// Decision 109. Abuse 16.
+fn who_watches_shows_a_certificate(all: &Secured) {
+    well(&all.room, &["certify", "visitor", "--role", "watcher"]);
+    let at = |node: &str| all.port(Port::Metrics, node);
+    let shows = |name: &str, path: &str| ask(at("us-1"), Some(&all.issued(name)), path);
+    for name in ["watcher", "visitor", "admin", "us-2"] {
+        for path in ["/metrics", "/healthz", "/status.json", "/"] {
+            let heard = shows(name, path).unwrap();
+            assert!(heard.starts_with("HTTP/1.1 200"), "{name} {path}: {heard}");
+        }
+    }
+    let before = all.refused("us-1");
+    let heard = shows("client", "/status.json").unwrap();
+    assert!(heard.starts_with("HTTP/1.1 403") && heard.contains("no watcher"), "{heard}");
+    let heard = ask_plainly(at("us-1"), "/metrics").unwrap();
+    assert!(heard.starts_with("HTTP/1.1 400") && heard.contains("HTTPS"), "{heard}");
+    // It has no business elsewhere.
+    for port in [Port::Node, Port::Keys] {
+        let says = all.hello(ServiceId::MAIN);
+        let heard = intruder::call(all.port(port, "us-1"), Some(&all.issued("visitor")), &says);
+        assert!(heard.as_ref().map_or(true, Vec::is_empty), "{heard:?}");
+    }
+    eventually("each is counted", || all.refused("us-1") - before >= 4.0);
+    let ended = all.cluster(&["show", "--tls-certificate", "tls/watcher.pem"]);
+    assert!(!ended.status.success() && ended.stderr.contains("of a watcher"), "{ended:?}");
+    for host in ["us-2", "localhost"] {
+        let ended = curl(all, (at("us-2"), host), "watcher", "/healthz");
+        assert!(ended.status.success() && ended.stdout.starts_with("serves: "), "{ended:?}");
+    }
+    let ended = curl(all, (at("us-2"), "us-1"), "watcher", "/healthz");
+    assert!(!ended.status.success(), "us-2 is not us-1: {ended:?}");
+    all.changed(&["revoke", "watcher/visitor"]);
+    for node in NODES {
+        eventually("who is revoked is shut out", || {
+            let heard = ask(at(node), Some(&all.issued("visitor")), "/metrics");
+            heard.map_or(true, |heard| heard.is_empty())
+        });
+        assert!(all.metric(node, "meridian_up") > 0.0);
+    }
+}
+
+/// A mount shows a client's certificate to who asks how it is, if that is good for it.
+fn a_mount_is_watched(all: &Secured) {
+    let at = SocketAddr::from(([127, 0, 0, 1], ports_in_a_row(1)));
+    let address = at.to_string();
+    let mount = |name: &str| {
+        let certificate = format!("tls/{name}.pem");
+        let args = ["mount", "--cluster", "cluster.json", "--region", "us", "watched"];
+        let watched = ["--metrics-address", &address, "--tls-certificate", &certificate];
+        all.room.meridian(&[&args[..], &watched[..]].concat())
+    };
+    let ended = finish(mount("client"));
+    assert!(!ended.status.success() && ended.stderr.contains("--watched"), "{ended:?}");
+    for name in ["alice", "bob"] {
+        well(&all.room, &["certify", name, "--role", "client", "--watched"]);
+    }
+    let mount = Running::start(mount("alice"), all.room.path("watched"));
+    for name in ["alice", "watcher"] {
+        eventually("it says that a node serves", || {
+            curl(all, (at, "alice"), name, "/healthz").stdout.contains(" serves: ")
+        });
+    }
+    let heard = ask(at, Some(&all.issued("bob")), "/metrics").unwrap();
+    assert!(heard.starts_with("HTTP/1.1 403"), "another client: {heard}");
+    assert!(ask(at, None, "/metrics").is_err());
+    mount.stop();
+}
+
 fn a_certificate_is_renewed_while_all_runs(all: &Secured) {
     let args = ["certify", "us-1", "--role", "node", "--out", "us-1.machine/tls"];
     well(&all.room, &args);
@@ -185,6 +269,15 @@ fn a_certificate_is_renewed_while_all_runs(all: &Secured) {
         assert!(all.status().status.success());
         all.log("us-1").contains("a renewed certificate is used")
     });
+    let renewed = fs::read(all.room.path("us-1.machine/tls/us-1.pem")).unwrap();
+    let renewed = CertificateDer::from_pem_slice(&renewed).unwrap();
+    let at = all.port(Port::Metrics, "us-1");
+    let mut line = intruder::connect(at, Some(&all.issued("watcher"))).unwrap();
+    line.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+    let mut heard = String::new();
+    line.read_to_string(&mut heard).unwrap();
+    assert!(heard.starts_with("HTTP/1.1 200"), "{heard}");
+    assert_eq!(line.conn.peer_certificates().unwrap()[0], renewed, "who watches is shown it, too");
 }
 
 fn a_node_comes_later(all: &mut Secured) {
@@ -198,8 +291,11 @@ fn a_node_comes_later(all: &mut Secured) {
             && all.room.path("us-4/node.json").exists()
     });
     well(&all.room, &["certify", "us-4", "--role", "node"]);
-    all.serve("us-4", "us-4");
+    all.serve_with("us-4", "us-4", &["--insecure-metrics"]);
     let ended = added.join().unwrap();
     assert!(ended.status.success(), "{ended:?}\n{}", all.log("us-4"));
     assert!(ended.stderr.contains("meridian certify us-4"), "{ended:?}");
+    eventually("in plain text it tells anybody, if that was said", || {
+        ask_plainly(all.port(Port::Metrics, "us-4"), "/healthz").unwrap().contains("serves: ")
+    });
 }

@@ -177,7 +177,7 @@ fn look(all: &Machines) {
     assert!(said.starts_with("All is well: 9 nodes answer"), "{said}");
     assert!(all.run("health", NODE).stdout.starts_with("serves: "));
     let metrics = all.step("health", NODE).replace("healthz", "metrics");
-    let metrics = || all.machines[NODE].run(&metrics).stdout;
+    let metrics = || all.machines[NODE].run(metrics.trim()).stdout;
     assert!(metrics().contains("meridian_node_info{node=\"us-1\",region=\"us\""));
     eventually("the node has a connection to each of the eight others", || {
         let told = metrics();
@@ -186,12 +186,44 @@ fn look(all: &Machines) {
     });
 }
 
+/// Prometheus and a browser are let in by what the page gives them, and nobody without.
+fn watch(all: &Machines) {
+    let home = all.home(NODE);
+    let tls = home.join("tls").display().to_string();
+    let scrape = all.steps["prometheus"].replace("/etc/prometheus/meridian", &tls);
+    let said = |key: &str| {
+        let line = scrape.lines().find_map(|line| line.trim().strip_prefix(key));
+        line.unwrap_or_else(|| panic!("no {key} in {scrape}")).trim().to_string()
+    };
+    let targets: Vec<_> = scrape.split('"').skip(1).step_by(2).collect();
+    assert_eq!(targets.len(), 3, "{scrape}");
+    let (scheme, host) = (said("scheme:"), said("server_name:"));
+    for target in targets {
+        let url = format!("--connect-to ::{target} {scheme}://{host}/metrics");
+        let ca = format!("curl -sSf --cacert {}", said("ca_file:"));
+        let shown = format!("--cert {} --key {}", said("cert_file:"), said("key_file:"));
+        let told = all.machines[NODE].run(&format!("{ca} {shown} {url}"));
+        assert!(told.stdout.contains("meridian_serving 1.0"), "{target}: {told:?}");
+        let told = all.machines[NODE].run(&format!("{ca} {url}"));
+        assert!(!told.status.success() && told.stdout.is_empty(), "{target}: {told:?}");
+    }
+    all.run("browser", NODE);
+    let browser = format!(
+        "cd {} && curl -sSf --cacert tls/ca.pem --cert-type P12 --cert watcher.p12:once \
+         https://localhost:9464/",
+        home.display()
+    );
+    let page = all.machines[NODE].run(&browser).stdout;
+    assert!(page.contains("<title>Meridian</title>"), "{page}");
+}
+
 #[test]
 fn the_steps_of_the_page_lead_to_a_cluster_that_survives_a_node() {
     let all = Machines::new();
     prepare(&all);
     let mut servers = start(&all);
     look(&all);
+    watch(&all);
     let (mount, at) = (all.begin("mount", NODE), all.room.path("mnt"));
     eventually("the service manager is told that it is mounted", || {
         all.told(NODE).iter().any(|said| said.starts_with("READY=1\nSTATUS=mounted at"))

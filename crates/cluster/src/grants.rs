@@ -90,12 +90,13 @@ pub fn revoked_name(role: Role, name: &str) -> String {
     format!("{}/{name}", role.name())
 }
 
-/// Whether the text names a principal of a cluster.
+/// The role of the principal that the text names.
 ///
 /// # Errors
-/// If not: how one is named.
-pub fn check_revoked(text: &str) -> Result<(), String> {
+/// If it names none: how one is named.
+pub fn role_of_revoked(text: &str) -> Result<Role, String> {
     let uri = format!("meridian://cluster/{text}");
-    let wrong = |_| format!("{text:?} is not ROLE/NAME with a role of node, client or admin");
-    uri.parse::<Principal>().map(drop).map_err(wrong)
+    let roles = Role::ALL.map(Role::name).join(", ");
+    let wrong = |_| format!("{text:?} is not ROLE/NAME with a role of {roles}");
+    uri.parse::<Principal>().map(|named| named.role).map_err(wrong)
 }

@@ -29,6 +29,8 @@ impl Level {
     pub const FENCES: Level = Level(7);
     /// What a client makes it holds (decision 105).
     pub const MADE: Level = Level(8);
+    /// Watchers are revoked (decision 109).
+    pub const WATCHERS: Level = Level(9);
 }
 
 impl Default for Level {
@@ -55,7 +57,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::MADE };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::WATCHERS };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

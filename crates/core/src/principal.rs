@@ -20,15 +20,21 @@ pub enum Role {
     Client,
     /// A client that may change the cluster, too.
     Admin,
+    /// It asks ports for who watches how servers and mounts are, and may do nothing else.
+    Watcher,
 }
 
 impl Role {
+    /// All that there are.
+    pub const ALL: [Role; 4] = [Role::Node, Role::Client, Role::Admin, Role::Watcher];
+
     /// Its name in a URI.
     pub fn name(self) -> &'static str {
         match self {
             Role::Node => "node",
             Role::Client => "client",
             Role::Admin => "admin",
+            Role::Watcher => "watcher",
         }
     }
 }
@@ -46,7 +52,7 @@ pub struct Principal {
 
 /// A text that names no principal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not meridian://CLUSTER/ROLE/NAME with a role of node, client or admin")]
+#[error("{0:?} is not meridian://CLUSTER/ROLE/NAME with a role of node, client, admin or watcher")]
 pub struct NoPrincipal(String);
 
 impl fmt::Display for Principal {
@@ -63,8 +69,7 @@ impl FromStr for Principal {
         let rest = uri.strip_prefix(SCHEME).ok_or_else(wrong)?;
         let parts: Vec<&str> = rest.splitn(4, '/').collect();
         let [cluster, role, name] = parts[..] else { return Err(wrong()) };
-        let roles = [Role::Node, Role::Client, Role::Admin];
-        let role = roles.into_iter().find(|known| known.name() == role).ok_or_else(wrong)?;
+        let role = Role::ALL.into_iter().find(|known| known.name() == role).ok_or_else(wrong)?;
         if !is_name(cluster) || !is_name(name) {
             return Err(wrong());
         }
@@ -103,9 +108,23 @@ impl Speaker {
             Speaker::Anybody => true,
             Speaker::Known(who) => match who.role {
                 Role::Admin | Role::Node => true,
-                Role::Client => false,
+                Role::Client | Role::Watcher => false,
             },
         }
+    }
+
+    /// Whether it may ask how a server or a mount is, at its port for who watches. Not each client:
+    /// one that works below one directory is not to see what others do elsewhere.
+    pub fn may_watch(&self) -> bool {
+        match self {
+            Speaker::Anybody => true,
+            Speaker::Known(who) => who.role != Role::Client,
+        }
+    }
+
+    /// Whether it may do that and nothing else.
+    pub fn only_watches(&self) -> bool {
+        matches!(self, Speaker::Known(who) if who.role == Role::Watcher)
     }
 }
 
@@ -128,8 +147,13 @@ mod tests {
 
     #[test]
     fn what_a_principal_is_called_is_read_as_it_was_written() {
-        for uri in ["meridian://17/node/us-1", "meridian://a.b/client/x_y", "meridian://1/admin/a"]
-        {
+        let good = [
+            "meridian://17/node/us-1",
+            "meridian://a.b/client/x_y",
+            "meridian://1/admin/a",
+            "meridian://1/watcher/prometheus",
+        ];
+        for uri in good {
             assert_eq!(uri.parse::<Principal>().unwrap().to_string(), uri);
         }
         let long = format!("meridian://1/node/{}", "a".repeat(NAME_MAX + 1));
@@ -161,6 +185,18 @@ mod tests {
         }
         assert!(known("meridian://1/admin/a").is_admin());
         assert!(!known("meridian://1/client/a").is_admin());
+        assert!(!known("meridian://1/watcher/a").is_admin());
         assert!(Speaker::Anybody.is_node(None) && Speaker::Anybody.is_admin());
+    }
+
+    /// Decision 109.
+    #[test]
+    fn a_watcher_watches_and_a_client_does_not() {
+        let all = ["node", "client", "admin", "watcher"];
+        let speakers = all.map(|role| known(&format!("meridian://1/{role}/a")));
+        assert_eq!(speakers.each_ref().map(Speaker::may_watch), [true, false, true, true]);
+        assert_eq!(speakers.each_ref().map(Speaker::only_watches), [false, false, false, true]);
+        assert!(Speaker::Anybody.may_watch() && !Speaker::Anybody.only_watches());
+        assert!(!known("meridian://1/watcher/us-1").is_node(Some("us-1")));
     }
 }

@@ -1,4 +1,4 @@
-//! What a process tells who watches it: values and health, over HTTP.
+//! What a process tells who watches it: values and health, over HTTPS.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | [`mount`] | which values a mount tells |
 //! | [`text`] | the values in the text format of OpenMetrics, which Prometheus reads |
 //! | [`dashboard`] | the page for people |
-//! | [`http`] | the listener: bounded in connections, bytes and time, whatever clients do |
+//! | [`http`] | the listener: whom it lets in; bounded in connections, bytes and time |
 //!
 //! The values are those that a node tells any client of it (`meridian status`): nothing is counted
 //! twice, and nothing on the way of an operation. Deliberately absent: a registry that the rest of

@@ -5,6 +5,7 @@
 use axum::Router;
 use axum::routing::get;
 use meridian_metrics::http::{self, CONNECTIONS_MAX, HEAD_MAX};
+use meridian_transport::Security;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,7 +14,7 @@ async fn served() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let routes = Router::new().route("/metrics", get(async || "a 1\n"));
-    tokio::spawn(http::serve(listener, routes));
+    tokio::spawn(http::serve(listener, Security::InsecurePlainText, routes));
     address
 }
 

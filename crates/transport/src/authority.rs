@@ -1,6 +1,7 @@
 //! Makes the authority of a cluster, and certificates that name its principals.
 
 use meridian_core::principal::{Principal, Role};
+use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
@@ -10,6 +11,9 @@ use time::OffsetDateTime;
 
 /// So long before it is made a certificate counts already: clocks differ.
 const BEFORE: Duration = Duration::from_secs(3600);
+/// A host that each certificate of a node names beside the node: programs that ask a port for who
+/// watches insist on a host's name, and know no principals (decision 109).
+const THIS_MACHINE: &str = "localhost";
 /// How long an authority lasts: as long as a cluster, since a change of it concerns all machines.
 const AUTHORITY_LASTS: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
 
@@ -69,9 +73,22 @@ impl Authority {
     /// # Errors
     /// If it cannot be made.
     pub fn issue(&self, role: Role, name: &str, lasts: Duration) -> Result<Issued, AuthorityError> {
-        let principal = Principal { cluster: self.cluster.clone(), role, name: name.into() };
-        let until = SystemTime::now() + lasts;
-        self.issue_for(&principal, until)
+        let principal = self.principal(role, name);
+        self.issue_for(&principal, SystemTime::now() + lasts)
+    }
+
+    /// A client's that it may also show to who calls it, as the host of its name: a mount that is
+    /// watched. Programs that know no principals, and no names of hosts, take it for a node.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn issue_watched(&self, name: &str, lasts: Duration) -> Result<Issued, AuthorityError> {
+        let principal = self.principal(Role::Client, name);
+        self.sign(&principal, SystemTime::now() + lasts, &[name])
+    }
+
+    fn principal(&self, role: Role, name: &str) -> Principal {
+        Principal { cluster: self.cluster.clone(), role, name: name.into() }
     }
 
     /// The same for any principal and until any time; for tests of what is refused.
@@ -83,20 +100,35 @@ impl Authority {
         principal: &Principal,
         until: SystemTime,
     ) -> Result<Issued, AuthorityError> {
-        let uri = principal.to_string().try_into().map_err(failed("name a principal"))?;
+        match principal.role {
+            Role::Node => self.sign(principal, until, &[&principal.name, THIS_MACHINE]),
+            Role::Client | Role::Admin | Role::Watcher => self.sign(principal, until, &[]),
+        }
+    }
+
+    /// One for calling others, and for being called as these hosts, if there are any.
+    fn sign(
+        &self,
+        principal: &Principal,
+        until: SystemTime,
+        hosts: &[&str],
+    ) -> Result<Issued, AuthorityError> {
+        let named = failed("name a principal");
+        let uri = principal.to_string().try_into().map_err(&named)?;
+        let hosts = hosts.iter().map(|host| Ia5String::try_from(*host));
+        let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(&named)?;
         let key = KeyPair::generate().map_err(failed("make a key"))?;
         let mut params = CertificateParams::default();
         params.not_before = date(SystemTime::now().min(until) - BEFORE);
         params.not_after = date(until);
         params.distinguished_name = called(&principal.name);
-        params.subject_alt_names = vec![SanType::URI(uri)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = match principal.role {
-            Role::Node => {
-                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
-            }
-            Role::Client | Role::Admin => vec![ExtendedKeyUsagePurpose::ClientAuth],
-        };
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if !hosts.is_empty() {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        let uri = std::iter::once(SanType::URI(uri));
+        params.subject_alt_names = uri.chain(hosts.into_iter().map(SanType::DnsName)).collect();
         params.use_authority_key_identifier_extension = true;
         let signed = params.signed_by(&key, &self.issuer).map_err(failed("sign a certificate"))?;
         Ok(Issued { certificate: signed.pem(), key: key.serialize_pem() })

@@ -97,7 +97,8 @@ type Stamp = [Option<(u64, u64, i64, i64)>; 3];
 pub(crate) struct Loaded {
     pub(crate) principal: Arc<Principal>,
     pub(crate) client: Arc<ClientConfig>,
-    /// None if the certificate is no node's.
+    /// None if the certificate may not be shown to who calls: it is no node's, nor of a client that
+    /// is watched.
     pub(crate) server: Option<Arc<ServerConfig>>,
 }
 
@@ -207,14 +208,14 @@ fn load(files: &Files, cluster: &str) -> Result<Loaded, CredentialsError> {
     // Who would be refused everywhere is told so here.
     let own = match named.role {
         Role::Node => nodes.verify(&chain[0], &chain[1..], UnixTime::now()),
-        Role::Client | Role::Admin => {
+        Role::Client | Role::Admin | Role::Watcher => {
             callers.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map(drop)
         }
     };
     own.map_err(|error| wrong(describe(&error)))?;
-    let server = match named.role {
-        Role::Node => Some(Arc::new(server(&provider, callers, &shown).map_err(&wrong)?)),
-        Role::Client | Role::Admin => None,
+    let server = match nodes.verify_called(&chain[0], &chain[1..], UnixTime::now()) {
+        Ok(()) => Some(Arc::new(server(&provider, callers, &shown).map_err(&wrong)?)),
+        Err(_) => None, // It is good for calling others, as was seen above.
     };
     let client = client(&provider, nodes, (chain, key)).map_err(&wrong)?;
     Ok(Loaded { principal: Arc::new(named), client: Arc::new(client), server })

@@ -93,12 +93,25 @@ impl Security {
         self.begin(tcp, connection.into()).await
     }
 
-    /// Takes a connection. Whoever made it has shown who it is when this returns; the caller limits
-    /// the time.
+    /// Takes a connection of who uses the cluster. Whoever made it has shown who it is when this
+    /// returns; the caller limits the time.
     ///
     /// # Errors
-    /// If it has not. Who refuses it counts that: [`Security::count_refused`].
+    /// If it has not, or is a watcher. Who refuses it counts that: [`Security::count_refused`].
     pub async fn accept(&self, tcp: TcpStream) -> Result<Stream, Refusal> {
+        let stream = self.accept_any(tcp).await?;
+        match stream.speaker().only_watches() {
+            false => Ok(stream),
+            true => Err(Refusal::Unauthorized(format!("{} only watches", stream.speaker()))),
+        }
+    }
+
+    /// The same of who uses the cluster or only watches it: whether that is allowed here the caller
+    /// decides.
+    ///
+    /// # Errors
+    /// If it has not shown who it is.
+    pub async fn accept_any(&self, tcp: TcpStream) -> Result<Stream, Refusal> {
         tcp.set_nodelay(true)?;
         let Security::Tls(credentials, _) = self else { return Ok(Stream::plain(tcp)) };
         let no_node = || Refusal::Unauthorized("this end has no certificate of a node".into());
@@ -116,6 +129,15 @@ impl Security {
         match stream.is_admitted(shut) {
             true => Ok(stream),
             false => Err(Refusal::Unauthorized(format!("{} is shut out here", stream.speaker()))),
+        }
+    }
+
+    /// Whether connections are taken: not under TLS with a certificate that is for calling others
+    /// only.
+    pub fn may_accept(&self) -> bool {
+        match self {
+            Security::InsecurePlainText => true,
+            Security::Tls(credentials, _) => credentials.loaded().server.is_some(),
         }
     }
 

@@ -126,8 +126,9 @@ impl Nodes {
         Nodes { roots, algorithms, cluster: cluster.into() }
     }
 
-    /// Whether one of the authorities has signed the certificate of a node.
-    pub(crate) fn verify(
+    /// Whether one of the authorities has signed the certificate, so that it may be shown to who
+    /// calls, as those of nodes are.
+    pub(crate) fn verify_called(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
@@ -135,7 +136,17 @@ impl Nodes {
     ) -> Result<(), Error> {
         let parsed = ParsedCertificate::try_from(end_entity)?;
         let (roots, algorithms) = (&self.roots, self.algorithms.all);
-        verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)
+    }
+
+    /// Whether one of the authorities has signed the certificate of a node.
+    pub(crate) fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        self.verify_called(end_entity, intermediates, now)?;
         let named = principal(end_entity, &self.cluster)?;
         if named.role == Role::Node { Ok(()) } else { Err(refused(Stranger::Role(named))) }
     }

@@ -320,6 +320,41 @@ fn files_that_cannot_be_used_are_refused_with_the_cause() {
     assert!(why(&mixed, "7").contains("own.pem"), "{}", why(&mixed, "7"));
 }
 
+/// Decision 109: who only watches has no business at ports of those who use the cluster.
+#[tokio::test]
+async fn a_watcher_is_let_in_only_where_that_is_asked_for() {
+    let setup = Setup::new("7");
+    let node = setup.kept(Role::Node, "us-1").security();
+    let watcher = setup.kept(Role::Watcher, "prometheus").security();
+    let (caller, called) = meet(&node, &watcher).await;
+    let refused = caller.unwrap_err().to_string();
+    assert_eq!(refused, "not authorized: watcher prometheus only watches");
+    assert!(called.is_err());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let taken = async { node.accept_any(listener.accept().await.unwrap().0).await };
+    let (taken, _called) = tokio::join!(taken, watcher.connect(&address));
+    assert_eq!(*taken.unwrap().speaker(), named("meridian://7/watcher/prometheus"));
+}
+
+/// A mount that is watched is called by programs, and is no node for all that.
+#[tokio::test]
+async fn only_nodes_and_watched_clients_may_be_called() {
+    let setup = Setup::new("7");
+    let roles = [(Role::Node, true), (Role::Client, false), (Role::Admin, false)];
+    for (role, may) in roles.into_iter().chain([(Role::Watcher, false)]) {
+        assert_eq!(setup.kept(role, "a").security().may_accept(), may, "{role:?}");
+    }
+    let issued = setup.authority.issue_watched("alice", DAY).unwrap();
+    let alice = Kept::new(&setup.issued.certificate, &issued).security();
+    assert!(alice.may_accept());
+    let (caller, called) = meet(&alice, &setup.kept(Role::Client, "bob").security()).await;
+    assert!(called.unwrap_err().to_string().contains("which is no node"));
+    assert!(caller.is_err());
+    let (caller, _) = meet(&setup.kept(Role::Node, "us-1").security(), &alice).await;
+    assert_eq!(caller.unwrap(), named("meridian://7/client/alice"));
+}
+
 /// The key alone is enough to sign later, for a node or a client that comes then.
 #[tokio::test]
 async fn an_authority_goes_on_with_its_key() {

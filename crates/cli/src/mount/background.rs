@@ -24,7 +24,7 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     command.args(["mount", "--foreground", "--region", &args.region, "--cluster"]).arg(cluster);
     command.args(args.tls.words()).arg(args.log.word());
     let watched = args.metrics_address.iter().flat_map(|at| ["--metrics-address", at]);
-    command.args(watched);
+    command.args(watched).args(args.insecure_metrics.then_some("--insecure-metrics"));
     command.args(args.how.asks_always().then_some("--ask-always"));
     let (access, on_cut, durability) = args.how.words();
     command.arg("--on-cut").arg(on_cut.to_string());

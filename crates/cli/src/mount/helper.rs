@@ -129,6 +129,7 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
         background: true,
         foreground: false,
         metrics_address: None,
+        insecure_metrics: false,
         log: LogOptions::default(),
     };
     let mounted = background::start(&args, &cluster)?;

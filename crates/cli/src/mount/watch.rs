@@ -1,5 +1,7 @@
 //! What a mount tells who watches it.
 
+use crate::configuration::Newest;
+use anyhow::ensure;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -9,6 +11,7 @@ use meridian_client::Client;
 use meridian_client::times::Way;
 use meridian_metrics::mount::{Asked, Told};
 use meridian_metrics::{http, text};
+use meridian_transport::Security;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +26,31 @@ struct Watched {
     at: String,
 }
 
+/// Where who watches calls, and how that is secured.
+pub type Door = (TcpListener, Security);
+
+/// Takes the address for who watches. Who asks there is shown the client's certificate; whoever is
+/// shut out of the cluster is so here.
+///
+/// # Errors
+/// If the address cannot be had, or that certificate is not good for being called.
+pub fn open(address: &str, insecure: bool, newest: &Newest) -> anyhow::Result<Door> {
+    let door = match insecure {
+        true => Security::InsecurePlainText,
+        false => newest.security.another_door(),
+    };
+    ensure!(
+        door.may_accept(),
+        "the certificate of {} may not be shown to who asks at {address}: make one for it by \
+         `meridian certify NAME --role client --watched`, or say --insecure-metrics",
+        door.own()
+    );
+    door.shut_out(newest.topology.revoked.clone());
+    Ok((http::listen(address)?, door))
+}
+
 /// Serves who watches, until the process ends.
-pub async fn serve(listener: TcpListener, client: Client, region: String, at: String) {
+pub async fn serve((listener, door): Door, client: Client, region: String, at: String) {
     let watched = Arc::new(Watched { client, region, at });
     let health = watched.clone();
     let routes = Router::new()
@@ -32,7 +58,7 @@ pub async fn serve(listener: TcpListener, client: Client, region: String, at: St
         .route("/healthz", get(async move || health.health().await))
         .fallback(async || (StatusCode::NOT_FOUND, "there are /metrics and /healthz\n"));
     match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => http::serve(listener, routes).await,
+        Ok(listener) => http::serve(listener, door, routes).await,
         Err(error) => tracing::error!(%error, "metrics are not served"),
     }
 }

@@ -72,7 +72,7 @@ Examples:
   meridian cluster revoke client/lab
   meridian cluster revoke node/us-2")]
 pub struct RevokeArgs {
-    /// Whose, as ROLE/NAME with a role of client, admin or node
+    /// Whose, as ROLE/NAME with a role of client, admin, node or watcher
     principal: String,
     #[command(flatten)]
     of: Of,

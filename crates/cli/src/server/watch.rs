@@ -64,17 +64,19 @@ struct Reports {
     last: Option<(Instant, String)>,
 }
 
-/// Starts to watch the node of that name, until the process ends.
+/// Starts to watch the node of that name, until the process ends. Whoever calls for `metrics` is
+/// received as that is secured.
 ///
 /// # Errors
 /// If the cluster file cannot be read, or the thread not be started.
 pub fn start(
     (name, security): (&str, Security),
     cluster: &Path,
-    metrics: Option<TcpListener>,
+    metrics: Option<(TcpListener, Security)>,
     manager: Option<Manager>,
 ) -> anyhow::Result<()> {
     let topology = cluster::read(cluster)?.0;
+    security.shut_out(topology.revoked.clone()); // The node does so when it has begun, and later.
     let node = topology.node_named(name);
     let node = node.with_context(|| format!("no node {name} in {}", cluster.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -84,8 +86,8 @@ pub fn start(
             Ok(watched) => Arc::new(watched),
             Err(error) => return tracing::error!(%error, "nobody is told how the node is"),
         };
-        if let Some(listener) = metrics {
-            tokio::spawn(serve(listener, watched.clone()));
+        if let Some(door) = metrics {
+            tokio::spawn(serve(door, watched.clone()));
         }
         watched.ask(manager).await;
     };
@@ -200,7 +202,7 @@ impl Watched {
 /// What is told is of now.
 const NOT_KEPT: (axum::http::HeaderName, &str) = (CACHE_CONTROL, "no-store");
 
-async fn serve(listener: TcpListener, watched: Arc<Watched>) {
+async fn serve((listener, door): (TcpListener, Security), watched: Arc<Watched>) {
     let page = (CONTENT_SECURITY_POLICY, dashboard::POLICY);
     let (health, all) = (watched.clone(), watched.clone());
     let routes = Router::new()
@@ -210,7 +212,7 @@ async fn serve(listener: TcpListener, watched: Arc<Watched>) {
         .route("/status.json", get(async move || all.status().await))
         .fallback(async || (StatusCode::NOT_FOUND, http::PATHS));
     match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => http::serve(listener, routes).await,
+        Ok(listener) => http::serve(listener, door, routes).await,
         Err(error) => tracing::error!(%error, "metrics are not served"),
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)] // Part of tests, which use different parts.
 
 use crate::harness::{Ended, Room, Running, eventually, kill};
+use crate::intruder;
 use bytes::BytesMut;
 use meridian_core::NodeId;
 use meridian_core::hello::{Caller, Hello, ServiceId};
@@ -10,7 +11,7 @@ use meridian_transport::{Authority, Issued};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -65,10 +66,15 @@ impl Secured {
 
     /// Starts a node's server.
     pub fn serve(&mut self, node: &str, dir: &str) {
+        self.serve_with(node, dir, &[]);
+    }
+
+    /// The same, with further options.
+    pub fn serve_with(&mut self, node: &str, dir: &str, further: &[&str]) {
         let [keys, metrics] =
             [Port::Keys, Port::Metrics].map(|port| self.port(port, node).to_string());
         let args = ["server", "--dir", dir, "--keys", &keys, "--keys-shards", "1"];
-        let args = [&args[..], &["--metrics-address", &metrics]].concat();
+        let args = [&args[..], &["--metrics-address", &metrics], further].concat();
         let log = File::options().append(true).create(true).open(self.log_of(node)).unwrap();
         let server = self.room.meridian(&args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         self.servers.insert(node.into(), server);
@@ -88,10 +94,8 @@ impl Secured {
 
     /// What a node tells of itself, of which this is the name.
     pub fn metric(&self, node: &str, name: &str) -> f64 {
-        let mut stream = TcpStream::connect(self.port(Port::Metrics, node)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
+        let text = ask(self.port(Port::Metrics, node), Some(&self.issued("watcher")), "/metrics");
+        let text = text.unwrap();
         let value = text.lines().find_map(|line| line.strip_prefix(name));
         value.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
     }
@@ -166,6 +170,22 @@ impl Drop for Secured {
             let _ = server.wait();
         }
     }
+}
+
+/// What the port of who watches answers to who shows that certificate.
+pub fn ask(at: SocketAddr, shown: Option<&Issued>, path: &str) -> io::Result<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let heard = intruder::call(at, shown, request.as_bytes())?;
+    Ok(String::from_utf8(heard).unwrap())
+}
+
+/// The same to who speaks plain text.
+pub fn ask_plainly(at: SocketAddr, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(at)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// A message in a frame.

@@ -1,8 +1,11 @@
 //! Changes of what clients may do, and of who may come at all.
 
 use super::Changed;
-use crate::grants::{GRANTS_MAX, Grant, REVOKED_MAX, check_revoked};
+use super::regions::check_level;
+use crate::grants::{GRANTS_MAX, Grant, REVOKED_MAX, role_of_revoked};
 use crate::topology::ClusterFile;
+use meridian_core::level::Level;
+use meridian_core::principal::Role;
 
 pub(super) fn allow(file: &mut ClusterFile, name: String, grant: Option<Grant>) -> Changed {
     if file.insecure_plain_text {
@@ -27,7 +30,10 @@ pub(super) fn revoke(file: &mut ClusterFile, principal: String) -> Changed {
     if file.insecure_plain_text {
         return Err("this cluster speaks plain text: there are no certificates".into());
     }
-    check_revoked(&principal)?;
+    match role_of_revoked(&principal)? {
+        Role::Node | Role::Client | Role::Admin => {}
+        Role::Watcher => check_level(file, Level::WATCHERS, "watchers are revoked")?,
+    }
     let revoked = &mut file.configuration.revoked;
     revoked.insert(principal);
     match revoked.len() > REVOKED_MAX {

@@ -446,6 +446,13 @@ fn grants_and_revoked_principals_are_kept_and_nonsense_is_refused() {
     for request in [allow("lab", Some(users)), revoke("client/old")] {
         assert!(matches!(plain.change(request), Reply::Refused(_)));
     }
+    // Programs that keep the configuration and know no watchers would refuse it.
+    let Reply::Refused(why) = cluster.change(revoke("watcher/old")) else { panic!("too early") };
+    assert!(why.contains("feature level"), "{why}");
+    secured.configuration.levels.now = Level::WATCHERS;
+    let mut cluster = Configuration::default();
+    cluster.change(Request::Initialise(text(&secured)));
+    assert_eq!(cluster.change(revoke("watcher/old")), done(2, None));
 }
 
 fn speaks(name: &str, newest: u16) -> Request {
