@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::principal::{Role, is_name};
 use meridian_terminal::output;
+use meridian_transport::authority::THIS_MACHINE;
 use meridian_transport::{Authority, Credentials, Files, Issued, Security};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -26,8 +27,6 @@ const CLIENT: &str = "client";
 const ADMIN: &str = "admin";
 /// A node that is called so would have no certificate of its own.
 pub const WATCHER: &str = "watcher";
-/// What a client must not be called that is watched: each node is that to who calls it.
-const THIS_MACHINE: &str = "localhost";
 /// For so many days a certificate is good unless something else is said.
 const DAYS: u32 = 365;
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -327,8 +326,8 @@ pub fn run(args: &CertifyArgs) -> anyhow::Result<ExitCode> {
     }
     if args.watched && (role != Role::Client || name == THIS_MACHINE) {
         bail!(
-            "--watched is for clients that mount, and not for one called {THIS_MACHINE}: nodes are \
-             watched anyhow"
+            "--watched is for clients that mount, and not for one called {THIS_MACHINE}, as each \
+             node is to who calls it: leave it out, or choose another role or name"
         );
     }
     let key = args.ca_key.clone().unwrap_or_else(|| dir_of(&args.cluster).join("ca.key"));

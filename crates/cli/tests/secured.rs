@@ -243,6 +243,14 @@ fn a_mount_is_watched(all: &Secured) {
         let watched = ["--metrics-address", &address, "--tls-certificate", &certificate];
         all.room.meridian(&[&args[..], &watched[..]].concat())
     };
+    let bad = [["us-1", "--role", "node"], ["boss", "--role", "admin"]];
+    for args in bad.into_iter().chain([["localhost", "--role", "client"]]) {
+        let ended = all.room.run(&[&["certify"], &args[..], &["--watched"]].concat());
+        assert!(
+            !ended.status.success() && ended.stderr.contains("clients that mount"),
+            "{ended:?}"
+        );
+    }
     let ended = finish(mount("client"));
     assert!(!ended.status.success() && ended.stderr.contains("--watched"), "{ended:?}");
     for name in ["alice", "bob"] {

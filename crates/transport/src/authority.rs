@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 const BEFORE: Duration = Duration::from_secs(3600);
 /// A host that each certificate of a node names beside the node: programs that ask a port for who
 /// watches insist on a host's name, and know no principals (decision 109).
-const THIS_MACHINE: &str = "localhost";
+pub const THIS_MACHINE: &str = "localhost";
 /// How long an authority lasts: as long as a cluster, since a change of it concerns all machines.
 const AUTHORITY_LASTS: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
 

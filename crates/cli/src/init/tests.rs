@@ -72,6 +72,7 @@ fn each_mistake_has_its_line_and_its_cause() {
         ("10.0.1.2:7000", "10.0.1.2", "line 8: node us-b: \"10.0.1.2\" is not HOST:PORT"),
         ("10.0.1.2:7000", "127.0.0.1:7000", "line 8: node us-b: on another machine"),
         ("us-b\", a", "US B\", a", "line 8: \"US B\": a node's name has"),
+        ("us-b\", a", "watcher\", a", "line 8: watcher is what another certificate is called"),
         ("order =", "ordre =", "line 1: unknown field `ordre`"),
         ("address = \"10.0.1.2:7000\"", "adress = \"x:1\"", "line 8: unknown field `adress`"),
         ("order = \"linearizable\"", "order = 7", "line 1: invalid type"),
