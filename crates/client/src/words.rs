@@ -29,6 +29,7 @@ pub fn name_of(update: &Update) -> &'static str {
         Update::Leave { .. } => "end to wait for a lock",
         Update::Unlock { .. } => "unlock",
         Update::Untangle { .. } => "untangle locks",
+        Update::SetDurability { .. } => "durability",
         Update::SetQuota { .. } => "quota",
         Update::Count { .. } => "count for a quota",
         Update::Hold { .. } => "hold",

@@ -31,6 +31,8 @@ impl Level {
     pub const MADE: Level = Level(8);
     /// Watchers are revoked (decision 109).
     pub const WATCHERS: Level = Level(9);
+    /// Directories say when what is done in them is durable (decision 110).
+    pub const DURABILITY: Level = Level(10);
 }
 
 impl Default for Level {
@@ -57,7 +59,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::WATCHERS };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::DURABILITY };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

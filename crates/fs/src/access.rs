@@ -167,6 +167,7 @@ impl Rights {
             Update::SetXattr { inode, name, .. } | Update::RemoveXattr { inode, name } => {
                 here(inode).map_or(Ok(()), |inode| self.check_xattr(inode, name))?;
             }
+            Update::SetDurability { inode, .. } => self.check_owner(here(inode))?,
             Update::Lock { inode, .. } => {
                 let may = |inode| self.may_use(inode, READ) || self.may_use(inode, WRITE);
                 allowed(here(inode).is_none_or(may))?;
@@ -251,6 +252,7 @@ impl Rights {
             | Update::PunchHole { .. }
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }
+            | Update::SetDurability { .. }
             | Update::NoteReads { .. } => {
                 if self.read_only {
                     Err(FsError::ReadOnly)
@@ -454,6 +456,10 @@ impl Rights {
         permitted(!gives && !regroups && (owns || !names_owner))?;
         let times = changes.atime.is_some() || changes.mtime.is_some();
         allowed(writes || changes.size.is_none() && !times)
+    }
+
+    fn check_owner(&self, inode: Option<&Inode>) -> Result<(), FsError> {
+        permitted(inode.is_none_or(|inode| self.owns(inode)))
     }
 
     fn check_xattr(&self, inode: &Inode, name: &Name) -> Result<(), FsError> {

@@ -271,7 +271,7 @@ fn place(
             nlink: 2,
             uid: attributes.uid,
             gid: attributes.gid,
-            rdev: 0,
+            rdev: attributes.rdev,
             atime: attributes.atime,
             mtime: attributes.mtime,
             ctime: time,

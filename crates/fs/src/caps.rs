@@ -389,7 +389,8 @@ impl Update {
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. }
             | Update::SetXattr { inode, .. }
-            | Update::RemoveXattr { inode, .. } => vec![*inode],
+            | Update::RemoveXattr { inode, .. }
+            | Update::SetDurability { inode, .. } => vec![*inode],
             Update::Forget { partition, inodes, .. } => {
                 let place = |ino: &Ino| Place { ino: *ino, partition: *partition };
                 inodes.iter().map(place).collect()

@@ -3,6 +3,7 @@
 use crate::FsError;
 use crate::acl;
 use crate::apply::Moment;
+use crate::durability::{self, Durability};
 use crate::inode::{Content, Inode, SET_GID};
 use crate::locking;
 use crate::mutation::Mutation;
@@ -62,6 +63,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         Update::RemoveXattr { inode, name } => {
             change_inode(tree, inode, |inode| remove_xattr(inode, &name, moment.time))
         }
+        Update::SetDurability { inode, durability: of } => set_durability(tree, inode, of, moment),
         Update::SetQuota { inode, parent, limits } => tree.set_quota(inode, parent, limits),
         Update::Count { root, number, stretches, rest } => {
             Ok(tree.count(root, number, &stretches, &rest))
@@ -237,8 +239,10 @@ fn new_inode(
         true => OrdMap::new(),
         false => acl::inherit(above, &mut node),
     };
-    let quota = above.quota;
-    Ok(Inode { quota, xattrs, ..Inode::new(node, parent, time) })
+    let (quota, mode) = (above.quota, durability::of_directory(above));
+    let mut inode = Inode { quota, xattrs, ..Inode::new(node, parent, time) };
+    durability::hand_down(mode, &mut inode);
+    Ok(inode)
 }
 
 fn set_attributes(
@@ -256,6 +260,15 @@ fn set_attributes(
         change_attributes(inode, changes, time);
         Ok(())
     })
+}
+
+fn set_durability(
+    tree: &mut Tree,
+    place: Place,
+    durability: Option<Durability>,
+    Moment { time, .. }: Moment,
+) -> Result<Done, FsError> {
+    change_inode(tree, place, |inode| durability::set(inode, durability, time))
 }
 
 /// Changes what `stat` shows, except for the length.

@@ -30,6 +30,7 @@ pub(crate) struct Inode {
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
+    /// Of a device its number, of a file or directory its mode: see [`crate::durability`].
     pub rdev: u32,
     pub atime: Timestamp,
     pub mtime: Timestamp,

@@ -174,13 +174,13 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             names.extend(renamed(update));
             client = replaced.zip(*keep_for).map(|(place, client)| (place.partition, client));
         }
-        // Access rights come as extended attributes, too.
         Update::SetAttributes { inode, .. }
+        | Update::SetDurability { inode, .. }
         | Update::Settle { inode, .. }
         | Update::SetXattr { inode, .. }
         | Update::RemoveXattr { inode, .. } => {
             places.push(*inode);
-            nodes.push(*inode);
+            nodes.push(*inode); // Access rights come as extended attributes, too.
         }
         Update::SetQuota { .. } | Update::Count { .. } => {
             (places, quotas) = touched_of_quotas(update);

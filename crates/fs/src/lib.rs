@@ -15,6 +15,7 @@
 //! | `acl` | access control lists and permission bits |
 //! | [`access`] | what clients may do that may not do all |
 //! | [`settled`] | what is set of a file together with what was written to it |
+//! | [`durability`] | when what programs do is durable, as directories and files say it |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
 //! | `regions` | entries of the root for regions that come and go |
@@ -40,6 +41,7 @@ pub mod batch;
 pub mod blocks;
 mod caps;
 pub mod counting;
+pub mod durability;
 pub mod error;
 mod execute;
 mod extents;
@@ -73,6 +75,7 @@ mod waits;
 
 pub use access::Rights;
 pub use caps::{GRANT_MAX, Subject};
+pub use durability::Durability;
 pub use error::FsError;
 pub use holdings::Holdings;
 pub use keys::quota_keys;

@@ -145,6 +145,7 @@ impl Update {
             | Update::Merge { .. }
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }
+            | Update::SetDurability { .. }
             | Update::Lock { .. }
             | Update::Leave { .. }
             | Update::Unlock { .. }

@@ -5,6 +5,7 @@ use crate::FsError;
 use crate::access::Rights;
 use crate::batch::Part;
 use crate::counting::Stretch;
+use crate::durability::{self, Durability};
 use crate::inode::{Inode, SET_GID};
 use crate::made::MadeHeld;
 use crate::quota::Limits;
@@ -79,7 +80,9 @@ impl NewNode {
         let gid = if directory.mode & SET_GID != 0 { directory.gid } else { self.gid };
         let mode = self.mode & !(self.umask & 0o777);
         let node = NewNode { gid, mode, ..self.clone() };
-        Some(Inode::new(node, directory.place, time).attributes(place))
+        let mut inode = Inode::new(node, directory.place, time);
+        durability::hand_down(directory.durability(), &mut inode);
+        Some(inode.attributes(place))
     }
 }
 
@@ -542,6 +545,14 @@ pub enum Update {
     /// What a client kept back, in its order: see [`crate::batch`]. Of
     /// [`Level::BATCHES`](meridian_core::level::Level::BATCHES).
     Batch(Vec<Part>),
+    /// When what is done in a directory, or with a file, is durable; `None`: as its mount says. Of
+    /// [`Level::DURABILITY`](meridian_core::level::Level::DURABILITY).
+    SetDurability {
+        /// The directory or file.
+        inode: Place,
+        /// When.
+        durability: Option<Durability>,
+    },
 }
 
 /// What an update that succeeded says: the same in every partition that it concerns.

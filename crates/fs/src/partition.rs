@@ -573,6 +573,7 @@ fn names_several(update: &Update) -> bool {
         | Update::PunchHole { .. }
         | Update::SetXattr { .. }
         | Update::RemoveXattr { .. }
+        | Update::SetDurability { .. }
         | Update::Lock { .. }
         | Update::Leave { .. }
         | Update::Unlock { .. }

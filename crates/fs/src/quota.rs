@@ -225,6 +225,7 @@ impl Update {
             | Update::Count { .. }
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }
+            | Update::SetDurability { .. }
             | Update::Lock { .. }
             | Update::Leave { .. }
             | Update::Untangle { .. }

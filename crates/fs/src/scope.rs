@@ -27,6 +27,7 @@ impl Update {
                 | Update::Merge { .. }
                 | Update::PunchHole { .. }
                 | Update::RemoveXattr { .. }
+                | Update::SetDurability { .. }
                 | Update::Lock { .. }
                 | Update::Leave { .. }
                 | Update::Unlock { .. }
@@ -77,6 +78,7 @@ impl Update {
             | Update::PunchHole { inode, .. }
             | Update::SetXattr { inode, .. }
             | Update::RemoveXattr { inode, .. }
+            | Update::SetDurability { inode, .. }
             | Update::Lock { inode, .. }
             | Update::Leave { inode, .. }
             | Update::Unlock { inode, .. }

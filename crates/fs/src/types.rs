@@ -165,7 +165,8 @@ pub struct Attributes {
     pub uid: u32,
     /// Group of the owner.
     pub gid: u32,
-    /// The device that a device node stands for.
+    /// The device that a device node stands for; of a file or directory when what is done there is
+    /// durable. See [`Attributes::device`] and [`Attributes::durability`].
     pub rdev: u32,
     /// Length in bytes: of a file's contents, a link's target; of a directory its number of
     /// entries.

@@ -133,6 +133,7 @@ pub(crate) fn prepare(
         | Update::PunchHole { .. }
         | Update::SetXattr { .. }
         | Update::RemoveXattr { .. }
+        | Update::SetDurability { .. }
         | Update::Lock { .. }
         | Update::Leave { .. }
         | Update::Unlock { .. }

@@ -12,7 +12,7 @@ use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, Whiteout, Writ
 use meridian_fs::quota::Limits;
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner};
 use meridian_fs::{
-    Answer, CapStep, Done, FsError, Ino, Kind, Operation, Place, Query, Rights, Update,
+    Answer, CapStep, Done, Durability, FsError, Ino, Kind, Operation, Place, Query, Rights, Update,
 };
 
 type Result<T> = std::result::Result<T, FsError>;
@@ -448,6 +448,22 @@ fn root_of_a_squashed_machine_is_nobody() {
     client.rights.root = true;
     let own = client.create(top(1), "real", of(FILE, (0, 0), 0o4755)).unwrap();
     assert_eq!(client.world.attributes(own).unwrap().uid, 0);
+}
+
+#[test]
+fn only_its_owner_says_when_what_is_done_in_a_directory_is_durable() {
+    let mut client = Tenant::new(machine(&[1000]));
+    let [own, theirs] = [("own", 1000), ("theirs", 1001)].map(|(text, uid)| {
+        made(&mut client.world, top(1), text, of(Kind::Directory, (uid, uid), 0o777))
+    });
+    let set = |inode| Update::SetDurability { inode, durability: Some(Durability::Fsync) };
+    client.submit(set(own)).unwrap();
+    assert_eq!(client.submit(set(theirs)), Err(EPERM), "who may write there may not set it");
+    assert_eq!(client.world.attributes(theirs).unwrap().durability(), None);
+    client.rights.read_only = true;
+    assert_eq!(client.submit(set(own)), Err(FsError::ReadOnly));
+    client.rights = Rights { root: true, ..machine(&[]) };
+    client.submit(set(theirs)).unwrap();
 }
 
 #[test]
