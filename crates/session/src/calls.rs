@@ -5,7 +5,7 @@ use crate::blocks::{Block, Part};
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{BlockId, GroupId, MessageId, RegionId, Stamp, Time};
-use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Vector};
+use meridian_fs::{Answer, Done, Durability, FsError, Ino, Place, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::update::Change;
 use std::sync::Arc;
@@ -96,10 +96,13 @@ pub enum Command {
     Release(CallId),
     /// From now on answer looks from what may be kept: the owner obeys [`Output::Recalled`].
     Keep,
-    /// From now on changes may be kept back so ([`crate::Session::begin_new`]): the owner obeys
-    /// [`Output::Land`]. Comes after [`Command::Keep`].
+    /// From now on changes may be kept back ([`crate::Session::begin_new`]), so in directories that
+    /// have no mode of their own: the owner obeys [`Output::Land`]. Comes after [`Command::Keep`].
     KeepBack(Keeping),
-    /// All that is kept back is to land: [`Output::Land`] tells what was not called for yet.
+    /// Whether the order of what is kept back is kept: not while some node has no room for it.
+    KeepOrder(bool),
+    /// All that is kept back in order is to land: [`Output::Land`] tells what was not called for
+    /// yet.
     Land,
     /// From now on keep nothing, and release all: the owner keeps nothing, either.
     KeepNothing,
@@ -122,6 +125,16 @@ pub enum Keeping {
     /// New files and removals of files, for a while. In each partition all that the client does
     /// lands in the order in which it was done (decision 104).
     InOrder,
+}
+
+impl From<Durability> for Keeping {
+    fn from(mode: Durability) -> Keeping {
+        match mode {
+            Durability::Sync => Keeping::Nothing,
+            Durability::Close => Keeping::Files,
+            Durability::Fsync => Keeping::InOrder,
+        }
+    }
 }
 
 /// What the owner is to send of what is kept back.

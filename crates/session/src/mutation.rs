@@ -69,6 +69,8 @@ pub enum Mutation {
     ReleasesUnlanded,
     /// What is kept back in order is overtaken by later updates.
     Overtakes,
+    /// Takes its owner's mode for that of all directories.
+    IgnoresModes,
     /// Releases a capability before what it kept is dropped.
     ReleasesFirst,
     /// Goes on after another at once, without what that has seen.

@@ -32,6 +32,8 @@ pub(crate) struct Nodes {
     pub mutation: Mutation,
     /// Which updates were asked for, where and when.
     pub steps: Steps,
+    /// What the owner has kept back, once it has said so.
+    pub keeping: Option<Keeping>,
 }
 
 impl Nodes {
@@ -47,6 +49,7 @@ impl Nodes {
             last_request: 0,
             mutation: Mutation::Correct,
             steps: Steps::default(),
+            keeping: None,
         }
     }
 
@@ -86,11 +89,11 @@ impl Nodes {
     }
 
     /// How much of that they let a client keep back, by what they know of.
-    pub fn let_keep_back(&self, keeping: Keeping) -> Keeping {
+    pub fn let_keep_back(&self) -> Option<Keeping> {
         match (self.speaks(Level::EXCLUSIVE), self.speaks(Level::BATCHES)) {
-            (false, _) => Keeping::Nothing,
-            (true, false) if keeping == Keeping::InOrder => Keeping::Files,
-            (true, _) => keeping,
+            (false, _) => None,
+            (true, false) if self.keeping == Some(Keeping::InOrder) => Some(Keeping::Files),
+            (true, _) => self.keeping,
         }
     }
 

@@ -7,7 +7,7 @@
 //! the seed that it starts with.
 
 use crate::blocks::{self, Blocks};
-use crate::calls::{CallId, Command, Due, Failure, Keeping, Message, Output};
+use crate::calls::{CallId, Command, Due, Failure, Message, Output};
 use crate::caps::{Caps, Errand};
 use crate::following::Following;
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
@@ -79,8 +79,6 @@ pub struct Session {
     pub(crate) errands: BTreeMap<CallId, (GroupId, Errand, Time)>,
     pub(crate) last_errand: u64,
     pub(crate) parked: ParkedCalls,
-    /// What the owner has kept back.
-    keeping: Keeping,
     /// When the next timer comes, if one is set.
     armed: Option<Time>,
     pub(crate) mutation: Mutation,
@@ -102,7 +100,6 @@ impl Session {
             errands: BTreeMap::new(),
             last_errand: 0,
             parked: ParkedCalls::default(),
-            keeping: Keeping::Nothing,
             random: Random::new(seed),
             calls: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -178,16 +175,17 @@ impl Session {
             Command::Release(call) => self.on_release(call, out),
             Command::Keep => self.caps.turn_on(),
             Command::KeepBack(keeping) => {
-                self.keeping = keeping;
-                self.caps.keep_back(self.nodes.let_keep_back(keeping));
+                self.nodes.keeping = Some(keeping);
+                self.caps.keep_back(self.nodes.let_keep_back());
             }
+            Command::KeepOrder(is_kept) => self.caps.keep_order(is_kept),
             Command::Land => self.caps.call_all_to_land(),
             Command::KeepNothing => self.caps.turn_off(),
             Command::LetGo(gone) => self.on_let_go(&gone, out),
             Command::Configured(topology) => {
                 self.nodes.configured(topology);
                 self.caps.hold_all_that_is_made(self.nodes.let_hold_made());
-                self.caps.keep_back(self.nodes.let_keep_back(self.keeping));
+                self.caps.keep_back(self.nodes.let_keep_back());
             }
             Command::OnCut(patience) => self.nodes.cuts.patience = Some(patience),
         }

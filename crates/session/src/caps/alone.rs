@@ -1,6 +1,7 @@
 //! Directories that the client holds exclusively, and what it keeps back there: new files, until
-//! they have all that their programs give them (decision 102), and, by an owner that keeps the
-//! order of all, removals of files (decision 104).
+//! they have all that their programs give them (decision 102), and, where the order of all is kept,
+//! removals of files (decision 104). What is kept back in a directory it says itself, or the owner
+//! by default (decision 110).
 //!
 //! What is kept back is part of what is known of its directory: looks are answered from that. What
 //! cannot be answered from it waits until that has *landed*, that is until the update that does it
@@ -12,10 +13,13 @@
 //!   is known to lead to a file of the directory's partition.
 //! - K8: a directory is released after all that was kept back in it has landed, or never will.
 //! - K9: what is kept back is shown only as long as its directory is held without a break.
-//! - K10: if the owner keeps the order, of a partition it is told to land nothing before what was
-//!   kept back there earlier, and no other update of the client is sent there before that.
+//! - K10: of a partition the owner is told to land nothing before what was kept back in order there
+//!   earlier, and no other update of the client is sent there before that.
+
+mod calls;
 
 use super::flights::Entries;
+use super::order::{Order, Turn};
 use super::{Caps, LOOKED_MAX, LOOKS_WITHIN};
 use crate::calls::{Keeping, ToLand};
 use crate::mutation::Mutation;
@@ -29,7 +33,7 @@ use std::time::Duration;
 
 /// So many changes a client keeps back at most.
 const KEPT_BACK_MAX: usize = 2048;
-/// If the order is kept, so many land before they are asked for: a batch is under way while the
+/// Where the order is kept, so many land before they are asked for: a batch is under way while the
 /// next comes together.
 const LANDS_AT: usize = BATCH_MAX;
 /// So many files that the client makes or removes in a directory, within [`LOOKS_WITHIN`], and it
@@ -53,12 +57,14 @@ struct KeptBack {
     granted: u64,
     /// Its place in the order of all.
     number: u64,
+    /// Whether its directory keeps the order.
+    in_order: bool,
     /// Whether the owner was told to have it land.
     called: bool,
 }
 
 impl KeptBack {
-    fn ordered(&self) -> (GroupId, u64) {
+    fn turn(&self) -> Turn {
         (self.parent.partition, self.number)
     }
 
@@ -84,18 +90,18 @@ impl KeptBack {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Alone {
-    /// Whether the owner has what it makes kept back, and how.
-    pub keeping: Keeping,
+    /// What is kept back where a directory does not say; `None` if the owner sends nothing that is
+    /// kept back.
+    pub keeping: Option<Keeping>,
     /// By the files that are made or removed.
     kept: BTreeMap<Ino, KeptBack>,
     names: BTreeMap<(Ino, Name), Ino>,
-    /// In their order, by partition.
-    order: BTreeMap<(GroupId, u64), Ino>,
+    pub order: Order,
     /// How many files the client has made in directories, and since when.
     made: BTreeMap<Ino, (Time, u32)>,
     /// Numbers those that were kept back.
     last: u64,
-    /// Those that the owner was not told to have land.
+    /// Those in order that the owner was not told to have land.
     uncalled: usize,
     /// What the owner is to be told to have land.
     to_land: Vec<ToLand>,
@@ -107,20 +113,18 @@ impl Alone {
         all.take_while(move |((of, _), _)| *of == directory).map(|(_, ino)| *ino)
     }
 
-    /// What was kept back before that in its partition.
-    fn before(&self, end: (GroupId, u64)) -> impl Iterator<Item = Ino> {
-        self.order.range((end.0, 0)..end).map(|(_, ino)| *ino)
-    }
-
-    fn in_order(&self) -> bool {
-        self.keeping == Keeping::InOrder
+    /// What may be kept back in a directory, as far as that is known.
+    fn keeping_in(&self, directory: Option<&Attributes>) -> Keeping {
+        let Some(by_default) = self.keeping else { return Keeping::Nothing };
+        let own = directory.and_then(Attributes::durability);
+        own.map_or(by_default, Keeping::from)
     }
 
     fn add(&mut self, kept: KeptBack) {
         self.names.insert((kept.parent.ino, kept.name.clone()), kept.place.ino);
-        self.order.insert(kept.ordered(), kept.place.ino);
+        self.order.add(kept.turn(), kept.place.ino, kept.in_order);
+        self.uncalled += usize::from(kept.in_order);
         self.kept.insert(kept.place.ino, kept);
-        self.uncalled += 1;
     }
 }
 
@@ -156,9 +160,15 @@ impl Landing {
 }
 
 impl Caps {
-    /// From now on the owner has changes kept back, and lets them land when it is told to; or not.
-    pub fn keep_back(&mut self, keeping: Keeping) {
-        self.alone.keeping = if self.is_on { keeping } else { Keeping::Nothing };
+    /// From now on the owner has changes kept back, so where a directory does not say, and lets
+    /// them land when it is told to; or it does not.
+    pub fn keep_back(&mut self, keeping: Option<Keeping>) {
+        self.alone.keeping = keeping.filter(|_| self.is_on);
+    }
+
+    /// From now on the order is kept where it is to be; or not, as some node has no room.
+    pub fn keep_order(&mut self, is_kept: bool) {
+        self.alone.order.is_suspended = !is_kept;
     }
 
     /// The client has made or removed a file in that directory: with enough of them it asks to hold
@@ -166,8 +176,10 @@ impl Caps {
     pub(super) fn count_changed(&mut self, now: Time, directory: Place, is_removed: bool) {
         let ino = directory.ino;
         let paused = self.paused.get(&ino).is_some_and(|(until, _)| *until > now);
-        let held = self.known.get(&ino).is_some_and(|known| !known.alone);
-        let would_keep = match self.alone.keeping {
+        let known = self.known.get(&ino);
+        let held = known.is_some_and(|known| !known.alone);
+        let shown = known.and_then(|known| known.attributes.value.as_ref());
+        let would_keep = match self.keeping_in(shown) {
             Keeping::Nothing => false,
             Keeping::Files => !is_removed,
             Keeping::InOrder => true,
@@ -206,8 +218,13 @@ impl Caps {
         }
     }
 
-    /// Whether something may be kept back under that name of a directory (K7); as which of what is
-    /// known of the directory, and what the name leads to.
+    fn keeping_in(&self, directory: Option<&Attributes>) -> Keeping {
+        let directory = directory.filter(|_| !self.mutation.is(Mutation::IgnoresModes));
+        self.alone.keeping_in(directory)
+    }
+
+    /// Whether something may be kept back under that name of a directory (K7); what is known of the
+    /// directory, and what the name leads to.
     fn may_keep(
         &mut self,
         now: Time,
@@ -215,7 +232,7 @@ impl Caps {
         vector: &Vector,
     ) -> Option<(Attributes, Option<Entry>)> {
         let full = self.alone.kept.len() >= KEPT_BACK_MAX;
-        if self.alone.keeping == Keeping::Nothing || full || self.ends {
+        if self.alone.keeping.is_none() || full || self.ends {
             return None;
         }
         self.lapse(now);
@@ -243,13 +260,14 @@ impl Caps {
         vector: &Vector,
     ) -> Option<Attributes> {
         let (directory, entry) = self.may_keep(now, (parent, name), vector)?;
-        if entry.is_some() || node.kind != Kind::File {
+        let keeping = self.keeping_in(Some(&directory));
+        if entry.is_some() || node.kind != Kind::File || keeping == Keeping::Nothing {
             return None;
         }
         let ino = Ino::chosen(parent.partition, self.by, self.alone.last + 1);
         let place = Place { ino, ..parent };
         let made = node.attributes_in(&directory, place, time)?;
-        self.keep((parent, name), (place, Some(made)), time);
+        self.keep(keeping == Keeping::InOrder, (parent, name), (place, Some(made)), time);
         Some(made)
     }
 
@@ -263,27 +281,30 @@ impl Caps {
         vector: &Vector,
     ) -> bool {
         let may = self.may_keep(now, (parent, name), vector);
-        let is_it = |entry: Entry| entry.place == child && entry.kind != Kind::Directory;
-        if !self.alone.in_order()
-            || !may.and_then(|(_, entry)| entry).is_some_and(is_it)
+        let Some((directory, Some(entry))) = may else { return false };
+        if self.keeping_in(Some(&directory)) != Keeping::InOrder
+            || self.alone.order.is_suspended
+            || entry.place != child
+            || entry.kind == Kind::Directory
             || child.partition != parent.partition
             || self.alone.kept.contains_key(&child.ino)
             || self.busy.contains_key(&child.ino)
         {
             return false;
         }
-        self.keep((parent, name), (child, None), time);
+        self.keep(true, (parent, name), (child, None), time);
         true
     }
 
     fn keep(
         &mut self,
+        in_order: bool,
         (parent, name): (Place, &Name),
         (place, made): (Place, Option<Attributes>),
         time: Timestamp,
     ) {
         // Before this is added: a new file has yet to be written.
-        if self.alone.in_order() && self.alone.uncalled >= LANDS_AT {
+        if self.alone.uncalled >= LANDS_AT && !self.alone.order.is_suspended {
             self.call_all_to_land();
         }
         if !self.mutation.is(Mutation::ReleasesUnlanded) {
@@ -312,6 +333,7 @@ impl Caps {
             time,
             granted,
             number,
+            in_order,
             called: false,
         });
         self.kept_back += 1;
@@ -358,21 +380,16 @@ impl Caps {
         }
     }
 
-    /// What comes before an update of the client: what it is about, or all if the order is kept
-    /// (K10). What lands something comes only after what was kept back before.
+    /// What comes before an update of the client: what it is about, and all that is in order (K10).
+    /// What lands something comes only after what was kept back in order before.
     pub fn unlanded_before(&self, update: &Update) -> BTreeSet<Ino> {
         if self.alone.kept.is_empty() {
             return BTreeSet::new();
         }
         let lands = Landing::all_of(self, update, Timestamp::default());
-        let first = lands.iter().map(|landing| landing.number).min();
-        if self.alone.in_order() && !self.mutation.is(Mutation::Overtakes) {
-            let end = first.unwrap_or(u64::MAX);
-            let groups = update.partitions().into_iter();
-            return groups.flat_map(|group| self.alone.before((group, end))).collect();
-        }
-        if first.is_some() || matches!(update, Update::Make(_) | Update::Batch(_)) {
-            return BTreeSet::new();
+        let mut all = self.ordered_before(update, &lands);
+        if !lands.is_empty() || matches!(update, Update::Make(_) | Update::Batch(_)) {
+            return all;
         }
         let names = update.names();
         let named = names.iter().filter_map(|(parent, name)| {
@@ -384,7 +401,21 @@ impl Caps {
         // What changes a directory in another way than by an entry comes after all in it.
         let whole = update.alters().into_iter().filter(|of| !Entries::are_all(update, *of));
         let within = whole.flat_map(|of| self.alone.within(of.ino));
-        named.chain(own).chain(within).collect()
+        all.extend(named.chain(own).chain(within));
+        all
+    }
+
+    /// K10: what is in order and comes before an update that lands these, or nothing. A batch
+    /// brings what is in it in its order.
+    fn ordered_before(&self, update: &Update, lands: &[Landing]) -> BTreeSet<Ino> {
+        if self.mutation.is(Mutation::Overtakes) {
+            return BTreeSet::new();
+        }
+        let end = lands.iter().map(|landing| landing.number).max().unwrap_or(u64::MAX);
+        let groups = update.partitions().into_iter();
+        let before = groups.flat_map(|group| self.alone.order.before((group, end)));
+        let before = before.filter_map(|turn| self.alone.order.at(turn));
+        before.filter(|ino| !lands.iter().any(|landing| landing.ino == *ino)).collect()
     }
 
     /// Whether something is kept back under that name.
@@ -395,80 +426,6 @@ impl Caps {
     /// Whether an inode is kept back, or something in it.
     pub(super) fn keeps_some_of(&self, ino: Ino) -> bool {
         self.alone.kept.contains_key(&ino) || self.alone.within(ino).next().is_some()
-    }
-
-    /// Whether it is kept back still.
-    pub fn is_unlanded(&self, ino: Ino) -> bool {
-        self.alone.kept.contains_key(&ino)
-    }
-
-    /// Which files are kept back in a directory, or removed there.
-    pub fn unlanded_in(&self, directory: Ino) -> Vec<Ino> {
-        self.alone.within(directory).collect()
-    }
-
-    /// The number of what was kept back last, of all that ever was.
-    pub fn last_kept(&self) -> u64 {
-        self.alone.last
-    }
-
-    /// Whether nothing is kept back any more that has that number or a lower one, in that
-    /// partition, or in any.
-    pub fn has_landed(&self, group: Option<GroupId>, number: u64) -> bool {
-        let such = |of: &KeptBack| group.is_none_or(|group| of.parent.partition == group);
-        !self.alone.kept.values().any(|of| of.number <= number && such(of))
-    }
-
-    /// These are to land, and if the order is kept all before them (K10): the owner is told so.
-    pub fn call_to_land(&mut self, inodes: impl IntoIterator<Item = Ino>) {
-        let of = inodes.into_iter().filter_map(|ino| Some(self.alone.kept.get(&ino)?.ordered()));
-        let mut of: BTreeSet<_> = of.collect();
-        if self.alone.in_order() {
-            let lasts: BTreeMap<_, _> = of.iter().copied().collect();
-            let before = lasts.into_iter().flat_map(|last| {
-                let before = self.alone.order.range((last.0, 0)..last);
-                before.map(|(ordered, _)| *ordered)
-            });
-            of.extend(before.collect::<Vec<_>>());
-        }
-        for ordered in of {
-            let ino = self.alone.order.get(&ordered);
-            if let Some(kept) = ino.and_then(|ino| self.alone.kept.get_mut(ino))
-                && !std::mem::replace(&mut kept.called, true)
-            {
-                self.alone.uncalled -= 1;
-                self.alone.to_land.push(kept.to_land());
-            }
-        }
-    }
-
-    /// All that is kept back is to land.
-    pub fn call_all_to_land(&mut self) {
-        let all: Vec<_> = self.alone.order.values().copied().collect();
-        self.call_to_land(all);
-    }
-
-    /// All that is kept back in that directory is to land.
-    pub(super) fn call_within(&mut self, directory: Ino) {
-        let within = self.unlanded_in(directory);
-        self.call_to_land(within);
-    }
-
-    /// The lease of a partition has run out: all that is kept back there is to land, if it can.
-    pub(super) fn call_all_of(&mut self, group: GroupId) {
-        let all = self.alone.kept.iter().filter(|(_, of)| of.parent.partition == group);
-        let all: Vec<_> = all.map(|(ino, _)| *ino).collect();
-        self.call_to_land(all);
-    }
-
-    /// Whether there is something that the owner is to be told to have land.
-    pub fn calls_to_land(&self) -> bool {
-        !self.alone.to_land.is_empty()
-    }
-
-    /// What the owner is to be told to have land.
-    pub fn take_to_land(&mut self) -> Vec<ToLand> {
-        std::mem::take(&mut self.alone.to_land)
     }
 
     /// The update that lands these was answered; answers the directories in which a removal was
@@ -538,8 +495,8 @@ impl Caps {
         self.alone.kept.get(&landing.ino).filter(is_it)?;
         let kept = self.alone.kept.remove(&landing.ino)?;
         self.alone.names.remove(&(kept.parent.ino, kept.name.clone()));
-        self.alone.order.remove(&kept.ordered());
-        self.alone.uncalled -= usize::from(!kept.called);
+        self.alone.order.remove(kept.turn());
+        self.alone.uncalled -= usize::from(kept.in_order && !kept.called);
         if let Some(lease) = self.leases.get_mut(&kept.parent.partition) {
             super::flights::leave(&mut lease.unlanded, &kept.parent.ino);
         }
@@ -560,9 +517,12 @@ impl Caps {
         let named: BTreeSet<_> = self.alone.names.values().copied().collect();
         let all: BTreeSet<_> = self.alone.kept.keys().copied().collect();
         assert_eq!(named, all, "K7: the names of what is kept back");
-        let ordered: BTreeSet<_> = self.alone.order.values().copied().collect();
+        let ordered: BTreeSet<_> = self.alone.order.all().map(|(_, ino)| ino).collect();
         assert_eq!(ordered, all, "K10: the order of what is kept back");
-        let uncalled = self.alone.kept.values().filter(|of| !of.called).count();
+        let strict = self.alone.kept.values().filter(|of| of.in_order);
+        let strict: BTreeSet<_> = strict.map(KeptBack::turn).collect();
+        assert!(self.alone.order.strict().eq(strict), "K10: those of which the order is kept");
+        let uncalled = self.alone.kept.values().filter(|of| of.in_order && !of.called).count();
         assert_eq!(uncalled, self.alone.uncalled, "those that the owner knows nothing of");
         let mut counts = BTreeMap::<Ino, u32>::new();
         self.alone.kept.values().for_each(|of| *counts.entry(of.parent.ino).or_default() += 1);

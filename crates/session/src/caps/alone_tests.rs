@@ -4,7 +4,7 @@ use crate::caps::Errand;
 use meridian_core::{ClientId, Stamp};
 use meridian_fs::operation::WriteAt;
 use meridian_fs::settled::Made;
-use meridian_fs::{Answer, Done};
+use meridian_fs::{Answer, Done, Durability};
 use meridian_host::update::Change;
 
 const EU: GroupId = GroupId(2);
@@ -29,7 +29,7 @@ fn node() -> NewNode {
 fn holding() -> Caps {
     let mut caps = Caps::new(ClientId(5));
     caps.turn_on();
-    caps.keep_back(Keeping::Files);
+    caps.keep_back(Some(Keeping::Files));
     caps.extend(NOW, EU, NOW);
     caps.hold(NOW, DIRECTORY);
     let known = caps.known.get_mut(&DIRECTORY.ino).unwrap();
@@ -96,10 +96,10 @@ fn size(caps: &mut Caps) -> Option<u64> {
     }
 }
 
-/// The owner sends what it keeps back.
-fn send(caps: &mut Caps, made: &Attributes, text: &'static str) {
+/// What makes a file that is kept back.
+fn part_of(made: &Attributes, text: &'static str) -> Kept {
     let (pieces, settings) = (Vec::new(), Vec::new());
-    let update = Update::Make(Box::new(Made {
+    Kept::Make(Box::new(Made {
         parent: DIRECTORY,
         name: name(text),
         node: node(),
@@ -109,7 +109,12 @@ fn send(caps: &mut Caps, made: &Attributes, text: &'static str) {
         pieces,
         written: TIME,
         settings,
-    }));
+    }))
+}
+
+/// The owner sends what it keeps back.
+fn send(caps: &mut Caps, made: &Attributes, text: &'static str) {
+    let update = part_of(made, text).into_update();
     caps.begin_update(NOW, CallId(77), &Change::new(TIME, update));
 }
 
@@ -234,7 +239,7 @@ fn a_landing_of_which_nothing_is_known_costs_the_directory() {
 /// As [`holding_alone`], by an owner that keeps the order.
 fn in_order() -> Caps {
     let mut caps = holding_alone();
-    caps.keep_back(Keeping::InOrder);
+    caps.keep_back(Some(Keeping::InOrder));
     caps
 }
 
@@ -346,4 +351,103 @@ fn what_is_done_later_comes_after_all_that_is_kept_back_in_order() {
     assert!(!caps.has_landed(Some(EU), caps.last_kept()) && caps.has_landed(None, 0));
     caps.mutation = Mutation::Overtakes;
     assert!(caps.unlanded_before(&other()).is_empty());
+}
+
+/// A directory that has that mode, by an owner that keeps things back so by default.
+fn with_mode(own: Option<Durability>, by_default: Keeping) -> Caps {
+    let mut caps = in_order();
+    caps.keep_back(Some(by_default));
+    set_mode(&mut caps, own);
+    caps
+}
+
+fn set_mode(caps: &mut Caps, own: Option<Durability>) {
+    let number = own.map_or(0, |own| 1 + own as u32);
+    let known = caps.known.get_mut(&DIRECTORY.ino).unwrap();
+    let shown = known.attributes.value.as_mut().unwrap();
+    shown.rdev = number;
+    assert_eq!(shown.durability(), own);
+}
+
+/// What is kept back in a directory: new files, and removals.
+fn kept_in(caps: &mut Caps) -> (bool, bool) {
+    (make(caps, "new").is_some(), remove(caps, "one", one()))
+}
+
+#[test]
+fn a_directory_goes_by_its_own_mode_before_that_of_its_owner() {
+    for by_default in [Keeping::Nothing, Keeping::Files, Keeping::InOrder] {
+        for (own, kept) in [
+            (Durability::Sync, (false, false)),
+            (Durability::Close, (true, false)),
+            (Durability::Fsync, (true, true)),
+        ] {
+            let mut caps = with_mode(Some(own), by_default);
+            assert_eq!(kept_in(&mut caps), kept, "{own:?} {by_default:?}");
+            let mut caps = with_mode(None, Keeping::from(own));
+            assert_eq!(kept_in(&mut caps), kept, "{own:?} of the owner");
+        }
+    }
+    let mut caps = with_mode(Some(Durability::Fsync), Keeping::InOrder);
+    caps.keep_back(None);
+    assert_eq!(kept_in(&mut caps), (false, false), "the owner lets nothing land");
+    let mut caps = with_mode(Some(Durability::Fsync), Keeping::Files);
+    caps.mutation = Mutation::IgnoresModes;
+    assert_eq!(kept_in(&mut caps), (true, false), "planted");
+}
+
+/// What is shown of a new file has the mode that its directory hands down.
+#[test]
+fn a_new_file_has_the_mode_of_its_directory() {
+    let mut caps = with_mode(Some(Durability::Fsync), Keeping::Files);
+    let made = make(&mut caps, "new").unwrap();
+    assert_eq!(made.durability(), Some(Durability::Fsync));
+    assert!(caps.lands_in_order(made.place.ino));
+    assert_eq!(caps.attributes(NOW, made.place, &Vector::default()), Some(made));
+}
+
+/// K10 where directories of one partition differ: `files` is kept back until it is closed, the
+/// others in order.
+#[test]
+fn what_is_in_order_lands_before_all_that_comes_later_and_waits_for_nothing_else() {
+    let mut caps = with_mode(Some(Durability::Close), Keeping::Files);
+    let early = make(&mut caps, "early").unwrap();
+    set_mode(&mut caps, Some(Durability::Fsync));
+    let first = make(&mut caps, "first").unwrap();
+    assert!(remove(&mut caps, "one", one()));
+    set_mode(&mut caps, Some(Durability::Close));
+    let late = make(&mut caps, "late").unwrap();
+    let ordered = BTreeSet::from([first.place.ino, one().ino]);
+    let parent = Place { ino: Ino(8), ..DIRECTORY };
+    let other = Update::Create { parent, name: name("x"), node: node() };
+    assert_eq!(caps.unlanded_before(&other), ordered, "no other update comes before");
+    let whole = |of: &Attributes, text| part_of(of, text).into_update();
+    assert!(caps.unlanded_before(&whole(&early, "early")).is_empty(), "it was done before");
+    assert_eq!(caps.unlanded_before(&whole(&late, "late")), ordered);
+    let both = vec![unlink("one", one()), Part { time: TIME, kept: part_of(&late, "late") }];
+    let before = caps.unlanded_before(&Update::Batch(both));
+    assert_eq!(before, [first.place.ino].into(), "a batch brings the other itself");
+    assert!(!caps.has_landed(Some(EU), caps.last_kept()));
+    caps.call_all_to_land();
+    let removal = || ToLand::Removal(unlink("one", one()));
+    assert_eq!(caps.take_to_land(), [ToLand::File(first.place), removal()], "what is in order");
+    caps.call_to_land([early.place.ino, late.place.ino]);
+    assert_eq!(caps.take_to_land(), [ToLand::File(early.place), ToLand::File(late.place)]);
+    caps.check_invariants();
+}
+
+/// A node has no room: what gives some back must not wait for what needs some.
+#[test]
+fn the_order_is_not_kept_while_a_node_has_no_room() {
+    let mut caps = in_order();
+    let first = make(&mut caps, "first").unwrap();
+    assert!(remove(&mut caps, "one", one()));
+    let removal = Update::Batch(vec![unlink("one", one())]);
+    assert_eq!(caps.unlanded_before(&removal), [first.place.ino].into());
+    caps.keep_order(false);
+    assert!(caps.unlanded_before(&removal).is_empty());
+    let two = Place { ino: Ino(101), ..DIRECTORY };
+    assert!(!remove(&mut caps, "two", two), "it goes at once");
+    caps.keep_order(true);
+    assert_eq!(caps.unlanded_before(&removal), [first.place.ino].into());
 }

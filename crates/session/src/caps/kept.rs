@@ -64,7 +64,8 @@ impl Session {
         self.caps.last_kept()
     }
 
-    /// Whether all has landed that was kept back up to that number, in that partition or in any.
+    /// Whether all has landed that was kept back in order up to that number, in that partition or
+    /// in any.
     pub fn has_landed(&self, group: Option<GroupId>, number: u64) -> bool {
         self.caps.has_landed(group, number)
     }
@@ -77,6 +78,16 @@ impl Session {
     /// Whether that is kept back still.
     pub fn is_unlanded(&self, ino: Ino) -> bool {
         self.caps.is_unlanded(ino)
+    }
+
+    /// Whether a name that leads there was removed, and that is kept back still.
+    pub fn removes(&self, ino: Ino) -> bool {
+        self.caps.removes(ino)
+    }
+
+    /// Whether that is kept back still, and lands in its turn.
+    pub fn lands_in_order(&self, ino: Ino) -> bool {
+        self.caps.lands_in_order(ino)
     }
 
     /// What is kept back in a directory.
@@ -108,6 +119,11 @@ impl Session {
     /// How many inodes it has been given with what came along.
     pub fn along(&self) -> u64 {
         self.caps.along
+    }
+
+    /// The attributes of an inode that is held, as far as they are known without asking.
+    pub fn held_attributes(&mut self, now: Time, inode: Place) -> Option<Attributes> {
+        self.caps.attributes(now, inode, &self.vector)
     }
 
     /// Whether it would answer that look by itself, with all that who looks wants to know.

@@ -145,7 +145,7 @@ fn nothing_is_held_without_a_lease_or_below_the_level() {
 fn what_lands_is_held() {
     for in_batch in [false, true] {
         let mut caps = leased();
-        caps.keep_back(Keeping::InOrder);
+        caps.keep_back(Some(Keeping::InOrder));
         caps.hold(NOW, DIRECTORY);
         let known = caps.known.get_mut(&DIRECTORY.ino).unwrap();
         known.is_empty();

@@ -17,6 +17,7 @@ pub(crate) mod known;
 mod layout;
 mod lease;
 mod made;
+mod order;
 mod pages;
 mod room;
 mod sweeps;
