@@ -215,6 +215,23 @@ impl Driver {
         lock(&self.session).is_unlanded(ino)
     }
 
+    /// See [`Session::removes`].
+    pub fn removes(&self, ino: Ino) -> bool {
+        lock(&self.session).removes(ino)
+    }
+
+    /// See [`Session::lands_in_order`].
+    pub fn lands_in_order(&self, ino: Ino) -> bool {
+        lock(&self.session).lands_in_order(ino)
+    }
+
+    /// See [`Session::held_attributes`].
+    pub fn held_attributes(&self, inode: Place) -> Option<Attributes> {
+        let mut session = lock(&self.session);
+        let now = self.time();
+        session.held_attributes(now, inode)
+    }
+
     /// See [`Session::unlanded_in`].
     pub fn unlanded_in(&self, directory: Ino) -> Vec<Ino> {
         lock(&self.session).unlanded_in(directory)

@@ -1,6 +1,7 @@
 //! Why a call of the client fails, and which errno that is.
 
 use meridian_cluster::topology::TopologyError;
+use meridian_core::level::Level;
 use meridian_fs::FsError;
 use meridian_host::api::Refusal;
 use meridian_keys::causal::TokenError;
@@ -40,6 +41,19 @@ pub enum ClientError {
     /// What a node answered makes no sense.
     #[error("{0}")]
     Protocol(String),
+    /// Not all nodes know of it yet.
+    #[error(
+        "{what} needs feature level {needs}, and the cluster goes by level {now}: upgrade all \
+         nodes, and let the level rise (`meridian cluster level`)"
+    )]
+    Level {
+        /// What was asked for.
+        what: &'static str,
+        /// What it needs.
+        needs: Level,
+        /// By which level the cluster goes.
+        now: Level,
+    },
     /// The client only notes what it would ask for.
     #[error("it was only planned, and not sent")]
     NotSent,
@@ -49,9 +63,11 @@ impl ClientError {
     /// The errno that a program sees.
     pub fn errno(&self) -> i32 {
         const EIO: i32 = 5;
+        const EOPNOTSUPP: i32 = 95;
         const ETIMEDOUT: i32 = 110;
         match self {
             ClientError::Fs(error) => error.errno(),
+            ClientError::Level { .. } => EOPNOTSUPP,
             ClientError::Timeout { .. }
             | ClientError::Unreachable { .. }
             | ClientError::OutOfReach { .. } => ETIMEDOUT,
@@ -66,7 +82,7 @@ impl ClientError {
     /// Whether nobody knows if it happened, or will.
     pub fn is_unknown(&self) -> bool {
         match self {
-            ClientError::Fs(_) | ClientError::NotSent => false,
+            ClientError::Fs(_) | ClientError::Level { .. } | ClientError::NotSent => false,
             ClientError::Timeout { .. }
             | ClientError::Unreachable { .. }
             | ClientError::OutOfReach { .. }

@@ -41,6 +41,7 @@ pub mod words;
 pub use client::{Client, Prepared};
 pub use error::{ClientError, ConnectError, TakeError};
 pub use files::Files;
+pub use meridian_fs::Durability;
 pub use meridian_session::Moment;
-pub use options::{ClientOptions, Durability};
+pub use options::ClientOptions;
 pub use snapshot::Snapshot;

@@ -1,35 +1,9 @@
 //! What a client is told when it begins.
 
-use meridian_fs::Place;
-use meridian_session::Keeping;
+use meridian_fs::{Durability, Place};
 use meridian_transport::Security;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// When what programs do through a mount is durable (decision 104 has the table).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// When each call returns.
-    Sync,
-    /// When a file is closed or synced; what changes names when its call returns. A new file has
-    /// its name with its first close.
-    #[default]
-    Close,
-    /// As on a local disk: when a file or a directory is synced, another client looks, or a second
-    /// or two have passed. In each partition what is durable is what was done first.
-    Fsync,
-}
-
-impl Durability {
-    /// What may be kept back.
-    pub(crate) fn keeping(self) -> Keeping {
-        match self {
-            Durability::Sync => Keeping::Nothing,
-            Durability::Close => Keeping::Files,
-            Durability::Fsync => Keeping::InOrder,
-        }
-    }
-}
 
 /// How a client shall be.
 #[derive(Clone, Debug)]
@@ -45,7 +19,8 @@ pub struct ClientOptions {
     /// Whether a mount over it keeps names and attributes, and its kernel, until they are recalled
     /// (decision 57).
     pub keep_looks: bool,
-    /// When what programs do through a mount over it is durable.
+    /// When what programs do through a mount over it is durable, where a directory or file does not
+    /// say.
     pub durability: Durability,
     /// The cluster file that commands in a mount over it use.
     pub cluster_file: Option<PathBuf>,

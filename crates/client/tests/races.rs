@@ -116,7 +116,7 @@ async fn an_open_waits_for_all_names_that_are_being_removed() {
     }
     removals.retain(|removal| !removal.is_finished());
     assert_eq!(cluster.applied().iter().filter(|update| is_unlink(update)).count(), 1);
-    assert_eq!(files.open_now(ino, PLAIN), None, "the other name is still being removed");
+    assert_eq!(files.open_now(ino, PLAIN, None), None, "the other name is still being removed");
     let here = files.clone();
     let opening = tokio::spawn(async move { here.open(ino, PLAIN).await });
     tokio::task::yield_now().await; // It waits now.

@@ -6,9 +6,11 @@ use crate::listing::{Line, Listing};
 use crate::signals::{self, Ticks};
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_client::files::Handle;
+use meridian_client::files::durability::DURABILITY;
 use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::files::xattrs::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
 use meridian_client::{ClientError, Files};
+use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino};
 use meridian_fuse::request::Lock;
@@ -109,6 +111,19 @@ pub(crate) async fn xattr_names(files: &Files, ino: Ino, uid: u32) -> Result<Byt
         }
     }
     Ok(all.freeze())
+}
+
+/// A kernel lets whoever may write to a directory or file set attributes of it. That which says
+/// when what is done there is durable is its owner's, as its permissions are.
+pub(crate) async fn may_set(
+    files: &Files,
+    ino: Ino,
+    (name, uid): (&Bytes, u32),
+) -> Result<(), ClientError> {
+    if &name[..] != DURABILITY || uid == 0 || files.attributes(ino).await?.uid == uid {
+        return Ok(());
+    }
+    Err(FsError::NotPermitted.into())
 }
 
 /// How names are answered that are not kept here: as no file has any; labels, and what is outside

@@ -62,7 +62,7 @@ pub fn attributes(of: &Attributes) -> fuse::Attributes {
         links: of.nlink,
         uid: of.uid,
         gid: of.gid,
-        device: of.rdev,
+        device: of.device(),
         block_size: BLOCK_SIZE,
     }
 }

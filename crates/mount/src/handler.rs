@@ -373,8 +373,9 @@ impl Handler {
 
     fn open(&self, call: Call, flags: i32) {
         let node = call.node;
+        let seen = self.marked.noted(node).map(|seen| self.files.durability_of(&seen));
         if !self.files.is_shared(node)
-            && let Some(handle) = self.files.open_now(node, open_mode(flags))
+            && let Some(handle) = self.files.open_now(node, open_mode(flags), seen)
         {
             let pages = match self.files.keeps_pages(handle) {
                 true => Pages::Kept,
@@ -383,7 +384,10 @@ impl Handler {
             return call.reply.opened(handle.0, pages);
         }
         self.answer(call, opened, |files| async move {
-            let handle = files.open(node, open_mode(flags)).await?;
+            let handle = match seen {
+                Some(seen) => files.open_as(node, open_mode(flags), seen).await?,
+                None => files.open(node, open_mode(flags)).await?,
+            };
             Opened::new(files, node, handle).await
         });
     }
@@ -462,9 +466,11 @@ impl Handler {
             0 => XattrMode::Any,
             _ => return call.reply.error(libc::EINVAL),
         };
-        let (node, name, value) = (call.node, name(of), name(value));
+        let Call { node, uid, .. } = call;
+        let (name, value) = (name(of), name(value));
         let marked = self.marked.clone();
         self.answer(call, empty, |files| async move {
+            calls::may_set(&files, node, (&name, uid)).await?;
             let result = files.set_xattr(node, name, value, mode, drops_set_gid).await;
             marked.forget(); // Before the program may ask.
             result
@@ -501,11 +507,18 @@ impl Handler {
         if let Some(answer) = calls::foreign_xattr(of) {
             return call.reply.error(answer);
         }
-        let (node, name) = (call.node, name(of));
-        if of == QUOTA && call.uid != 0 {
+        let Call { node, uid, .. } = call;
+        let name = name(of);
+        if of == QUOTA && uid != 0 {
             return call.reply.error(libc::EPERM);
         }
-        self.answer(call, empty, |files| async move { files.remove_xattr(node, name).await });
+        let marked = self.marked.clone();
+        self.answer(call, empty, |files| async move {
+            calls::may_set(&files, node, (&name, uid)).await?;
+            let result = files.remove_xattr(node, name).await;
+            marked.forget();
+            result
+        });
     }
 
     fn control(&self, call: Call, number: u32, data: &[u8], room: u32) {

@@ -5,11 +5,14 @@
 //! which it has, and for as long as the kernel may keep attributes (decision 6) that one of them is
 //! missing is told from here.
 //!
+//! Of a file that it has just looked up and opens it is told from here, too, when what is written
+//! to it is durable.
+//!
 //! What is set through this mount is asked for at once: an answer that was asked for before is not
 //! noted any more.
 
 use meridian_client::files::xattrs::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
-use meridian_fs::types::{Attributes, Ino, Marks};
+use meridian_fs::types::{Attributes, Ino};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +28,7 @@ pub(crate) struct Marked(Mutex<Noted>);
 
 #[derive(Debug, Default)]
 struct Noted {
-    files: HashMap<Ino, (Marks, Instant)>,
+    files: HashMap<Ino, (Attributes, Instant)>,
     /// How often something was set.
     changes: u64,
 }
@@ -56,15 +59,21 @@ impl Marked {
 
     /// Whether the file had no such attribute a moment ago.
     pub fn lacks(&self, ino: Ino, name: &[u8]) -> bool {
-        let noted = self.lock();
-        let Some((marks, since)) = noted.files.get(&ino) else { return false };
+        let Some(Attributes { marks, .. }) = self.noted(ino) else { return false };
         let has = match name {
             ACCESS_LIST => marks.access_list,
             DEFAULT_LIST => marks.default_list,
             CAPABILITY => marks.capability,
             _ => true,
         };
-        !has && since.elapsed() <= TOLD_FOR
+        !has
+    }
+
+    /// What the file was a moment ago.
+    pub fn noted(&self, ino: Ino) -> Option<Attributes> {
+        let noted = self.lock();
+        let (attributes, since) = noted.files.get(&ino)?;
+        (since.elapsed() <= TOLD_FOR).then_some(*attributes)
     }
 }
 
@@ -78,6 +87,6 @@ impl Look {
         if noted.files.len() >= FILES_MAX {
             noted.files.clear();
         }
-        noted.files.insert(attributes.place.ino, (attributes.marks, Instant::now()));
+        noted.files.insert(attributes.place.ino, (*attributes, Instant::now()));
     }
 }

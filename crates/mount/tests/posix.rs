@@ -279,3 +279,19 @@ print(fcntl.fcntl(f, fcntl.F_GETLEASE) == fcntl.F_WRLCK)";
     other.unmount().await.unwrap();
     world.mount.unmount().await.unwrap();
 }
+
+/// As for its permissions: who may only write to a directory says nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_of_a_directory_says_when_what_is_done_there_is_durable() {
+    let world = mounted_for(Access { allow_other: true, ..Access::default() }).await;
+    let script = "cd us; N=user.meridian.durability; show() { getfattr --only-values -n $N $1; \
+        echo; }; mkdir d; chmod 777 d; show d; ! nobody setfattr -n $N -v sync d 2>/dev/null; \
+        ! nobody setfattr -x $N d 2>/dev/null; setfattr -n $N -v fsync d; show d; \
+        ! nobody setfattr -x $N d 2>/dev/null; nobody mkdir d/own; show d/own; \
+        nobody setfattr -n $N -v sync d/own; touch d/own/f; show d/own/f; stat -c %T d d/own/f; \
+        setfattr -x $N d; show d; getfattr -m- d; ! setfattr -n $N -v never d 2>/dev/null; \
+        mkfifo d/p; ! setfattr -n $N -v sync d/p 2>/dev/null";
+    let printed = world.run(&format!("{NOBODY}{script}")).await;
+    assert_eq!(printed, "inherit close\nfsync\nfsync\nsync\n0\n0\ninherit close\n");
+    world.mount.unmount().await.unwrap();
+}

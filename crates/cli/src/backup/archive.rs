@@ -82,7 +82,9 @@ pub struct Node {
     pub uid: u32,
     /// Group of the owner.
     pub gid: u32,
-    /// Of a device.
+    /// The number of a device; of a file or directory its [`Durability`], as in its attributes.
+    ///
+    /// [`Durability`]: meridian_fs::Durability
     pub rdev: u32,
     /// The length of a file.
     pub size: u64,

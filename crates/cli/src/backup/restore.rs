@@ -12,9 +12,9 @@ use clap::Args;
 use meridian_client::files::OpenMode;
 use meridian_client::files::names::Named;
 use meridian_client::{ClientError, Files};
-use meridian_fs::FsError;
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
 use meridian_fs::types::{Attributes, Entry, Ino, Kind, Name};
+use meridian_fs::{Durability, FsError};
 use meridian_terminal::note;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -487,6 +487,9 @@ async fn describe(files: &Files, ino: Ino, node: &Node, owner: bool) -> anyhow::
     }
     for (name, value) in &node.xattrs {
         files.set_xattr(ino, name.clone(), value.clone(), XattrMode::Any, false).await?;
+    }
+    if let Some(own) = Durability::in_rdev(node.kind, node.rdev) {
+        files.set_durability(ino, Some(own)).await?;
     }
     let mode = (node.kind != Kind::Symlink).then_some(node.mode);
     let (atime, mtime) = (Some(node.atime), Some(node.mtime));

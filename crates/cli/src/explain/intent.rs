@@ -279,7 +279,9 @@ impl Intent {
             }
             Intent::Write { bytes, .. } => {
                 let mode = OpenMode { write: true, ..OpenMode::default() };
-                let handle = files.open(file(found)?.place.ino, mode).await?;
+                let found = file(found)?;
+                let durability = files.durability_of(&found);
+                let handle = files.open_as(found.place.ino, mode, durability).await?;
                 let bytes = usize::try_from((*bytes).min(BYTES_MAX)).unwrap_or_default();
                 files.write(handle, 0, &vec![0; bytes]).await?;
                 files.sync(handle).await

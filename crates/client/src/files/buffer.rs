@@ -7,6 +7,7 @@ use crate::files::ahead::Ahead;
 use crate::files::locks::Holders;
 use crate::files::tenure::Tenure;
 use crate::files::{Handle, OpenMode};
+use meridian_fs::Durability;
 use meridian_session::{Holding, WriteBack};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub(crate) struct Buffer {
     pub(crate) holders: Holders,
     /// Through how many of its handles it may be written.
     pub(crate) writers: usize,
+    /// When what is written is durable, as it was when the file was opened, until it is closed and
+    /// nothing is kept of it; `None` if it was opened to be read only.
+    pub(crate) durability: Option<Durability>,
     /// It has no capability for programs, or loses it by what is written, as long as there are
     /// writers.
     pub(crate) lacks_capability: bool,
@@ -58,6 +62,9 @@ impl Buffer {
         self.ahead.remove(&handle);
         self.used(handle);
         self.writers -= usize::from(mode.write);
+        if self.writes.open_count() == 0 && self.writes.is_clean() {
+            self.durability = None;
+        }
         self.lacks_capability &= self.writers > 0;
     }
 

@@ -12,7 +12,7 @@ use meridian_fs::batch::{BATCH_MAX, Kept, Part};
 use meridian_fs::types::{Data, Place, Timestamp};
 use meridian_fs::{Done, FsError, Update};
 use meridian_session::writeback::flush::{Sent, Step};
-use meridian_session::{Command, Keeping, ToLand};
+use meridian_session::{Command, ToLand};
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -76,18 +76,18 @@ enum End {
 }
 
 impl Files {
-    /// All that is kept back lands, in that partition or everywhere.
+    /// All that is kept back in order lands, in that partition or everywhere.
     ///
     /// # Errors
     /// Why something cannot be sent. It is sent again all the same.
     pub(crate) async fn land_all(&self, group: Option<GroupId>) -> Result<(), ClientError> {
         let driver = self.client.driver();
         let last = driver.last_kept();
-        let mut attempts = self.attempts.subscribe();
-        let begun = attempts.borrow_and_update().count;
         if driver.has_landed(group, last) {
             return Ok(());
         }
+        let mut attempts = self.attempts.subscribe();
+        let begun = attempts.borrow_and_update().count;
         driver.command(Command::Land);
         while !driver.has_landed(group, last) {
             if attempts.changed().await.is_err() {
@@ -378,7 +378,7 @@ impl Files {
     ) {
         if error.errno() == FsError::NoSpace.errno() {
             self.lacks_room.store(true, Ordering::Relaxed);
-            self.client.driver().command(Command::KeepBack(Keeping::Files));
+            self.client.driver().command(Command::KeepOrder(false));
             self.send_removals(waiting).await;
         }
         self.note_failed(group, error);
@@ -388,8 +388,7 @@ impl Files {
     /// Something was sent: the order is kept again.
     fn has_room(&self) {
         if self.lacks_room.swap(false, Ordering::Relaxed) {
-            let keeping = self.client.durability().keeping();
-            self.client.driver().command(Command::KeepBack(keeping));
+            self.client.driver().command(Command::KeepOrder(true));
         }
     }
 

@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`opening`], [`durability`] | open; when what is written is durable |
 //! | [`names`] | lookup, create, unlink, rename and the like; placement |
 //! | [`attributes`] | stat, setattr |
 //! | [`xattrs`] | extended attributes |
@@ -31,11 +32,13 @@ pub mod attributes;
 pub mod buffer;
 mod deadlocks;
 pub mod directory;
+pub mod durability;
 mod landing;
 pub mod locks;
 mod merge;
 pub mod names;
 pub mod newborn;
+pub mod opening;
 pub mod pages;
 pub mod quota;
 pub mod read;
@@ -206,65 +209,6 @@ impl Files {
     /// The client beneath.
     pub fn client(&self) -> &Client {
         &self.client
-    }
-
-    /// Opens the file `ino`.
-    ///
-    /// # Errors
-    /// [`FsError::Gone`] if it was removed a moment ago.
-    pub async fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle, ClientError> {
-        let mut verify = false;
-        let handle = loop {
-            if self.is_removed(ino) {
-                return Err(FsError::Gone.into());
-            }
-            let unlinked = self.unlinked.notified();
-            tokio::pin!(unlinked);
-            unlinked.as_mut().enable();
-            if let Some(handle) = self.open_now(ino, mode) {
-                break handle;
-            }
-            verify = true;
-            unlinked.await;
-        };
-        if verify {
-            let attributes = self.attributes(ino).await;
-            let first = self.open_inode(ino);
-            let first = first.is_none_or(|open| lock(&open.buffer).writes.open_count() == 1);
-            // Who looks again finds no name.
-            let gone = |found: &Attributes| found.nlink == 0 && first;
-            if let Err(error) = attributes.and_then(|found| match gone(&found) {
-                true => Err(FsError::Gone.into()),
-                false => Ok(()),
-            }) {
-                self.release(handle).await;
-                return Err(error);
-            }
-        }
-        Ok(handle)
-    }
-
-    /// Opens the file `ino`, unless its name is just being removed here: then [`Files::open`]
-    /// waits.
-    pub fn open_now(&self, ino: Ino, mode: OpenMode) -> Option<Handle> {
-        // Held until it is registered: who removes the name then sees that it is open.
-        let unlinking = lock(&self.unlinking);
-        let goes = unlinking.contains_key(&ino) || self.is_removed(ino);
-        (!goes).then(|| self.register(ino, mode))
-    }
-
-    pub(crate) fn register(&self, ino: Ino, mode: OpenMode) -> Handle {
-        let handle = Handle(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        let place = self.place_of(ino);
-        let mut inodes = lock(&self.inodes);
-        let inode = inodes.entry(ino).or_insert_with(|| {
-            let (buffer, flushing, locking) = Default::default();
-            Arc::new(OpenInode { place, buffer, flushing, room: Notify::new(), locking })
-        });
-        lock(&inode.buffer).open(handle, mode);
-        lock(&self.open).insert(handle, OpenFile { inode: inode.clone(), mode });
-        lock(&self.opens).open(place, self.client.time());
-        handle
     }
 
     /// The open file of that number.
@@ -486,13 +430,14 @@ impl Files {
     /// Sends what is old, of each file in a task of its own: one that must wait for a partition out
     /// of reach holds up no other.
     fn flush_old(self: &Arc<Self>) {
-        if self.keeps_order() {
-            self.client.driver().command(Command::Land);
+        let driver = self.client.driver();
+        if !driver.has_landed(None, u64::MAX) {
+            driver.command(Command::Land);
         }
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
         for inode in inodes {
             let old = lock(&inode.buffer).writes.is_old(self.client.time());
-            let lands = || self.keeps_order() && lock(&inode.buffer).writes.birth().is_some();
+            let lands = || driver.lands_in_order(inode.place.ino);
             if !old || lands() || inode.flushing.try_lock().is_err() {
                 continue; // Or it is under way.
             }

@@ -190,7 +190,8 @@ impl Files {
         for _ in 0..LOOK_AGAIN {
             match self.create(parent, name, node.clone()).await {
                 Ok(attributes) => {
-                    let handle = self.register(attributes.place.ino, mode);
+                    let durability = Some(self.durability_of(&attributes));
+                    let handle = self.register(attributes.place.ino, mode, durability);
                     self.note_name(name, &attributes);
                     self.with_size(handle, attributes.size);
                     return Ok((attributes, handle));
@@ -222,7 +223,8 @@ impl Files {
             match self.client.apply(&update).await {
                 Ok((Done::Attributes(attributes), _)) => {
                     self.learn(attributes.place);
-                    let handle = self.register(attributes.place.ino, mode);
+                    let durability = Some(self.durability_of(&attributes));
+                    let handle = self.register(attributes.place.ino, mode, durability);
                     self.with_size(handle, attributes.size);
                     let inode = self.file(handle)?.inode;
                     {

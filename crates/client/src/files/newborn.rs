@@ -1,12 +1,10 @@
 //! What is kept back: new files, until all is known that their programs give them, so that each
 //! comes to the nodes by one update (decision 102); and removals of files (decision 104).
 
-use crate::client::lock;
 use crate::client::now;
 use crate::error::ClientError;
 use crate::files::landing::land_called;
 use crate::files::{Files, Handle, OpenMode};
-use crate::options::Durability;
 use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino, Name, Place};
@@ -21,13 +19,8 @@ impl Files {
     /// runtime.
     pub fn keep_back(self: &Arc<Self>) {
         let (landing, called) = unbounded_channel();
-        self.client.driver().keep_back(self.client.durability().keeping(), landing);
+        self.client.driver().keep_back(self.client.durability().into(), landing);
         tokio::spawn(land_called(Arc::downgrade(self), called));
-    }
-
-    /// Whether all that changes the tree lands in the order in which programs did it.
-    pub(crate) fn keeps_order(&self) -> bool {
-        self.client.durability() == Durability::Fsync
     }
 
     /// How many changes it has kept back.
@@ -45,7 +38,7 @@ impl Files {
         mode: OpenMode,
     ) -> Option<(Attributes, Handle)> {
         // What a client may do, and as whom, is decided at the nodes if the configuration says so.
-        if self.is_synchronous(mode) || self.client.driver().has_grant() {
+        if mode.sync || self.client.driver().has_grant() {
             return None;
         }
         let (parent, made) = (self.place_of(parent), now());
@@ -55,7 +48,7 @@ impl Files {
         }
         let attributes = self.client.driver().begin_new(parent, name, node, made)?;
         let ino = attributes.place.ino;
-        let handle = self.register(ino, mode);
+        let handle = self.register(ino, mode, Some(self.durability_of(&attributes)));
         let inode = self.open_inode(ino).expect("it was registered, and is open");
         let (name, node) = (name.clone(), node.clone());
         self.change_buffer(&inode, |buffer| {
@@ -72,10 +65,7 @@ impl Files {
     /// # Errors
     /// If a new file cannot be sent; it stays and is sent again.
     pub async fn sync_directory(&self, ino: Ino) -> Result<(), ClientError> {
-        if self.keeps_order() {
-            return self.land_all(Some(self.place_of(ino).partition)).await;
-        }
-        let mut result = Ok(());
+        let mut result = self.land_all(Some(self.place_of(ino).partition)).await;
         for file in self.client.driver().unlanded_in(ino) {
             let landed = self.land(file).await;
             result = result.and(landed);
@@ -93,7 +83,7 @@ impl Files {
     /// Removes a name of a file without asking anybody, if its directory is held so that nobody
     /// else can see it before, and the file is not open here; whether it does.
     pub(crate) fn begin_removal(&self, parent: Ino, name: &Name, child: Place) -> bool {
-        if !self.keeps_order() || self.client.driver().has_grant() {
+        if self.client.driver().has_grant() {
             return false;
         }
         let parent = self.place_of(parent);
@@ -103,9 +93,7 @@ impl Files {
 
     /// Whether a name of that file was removed, and the nodes may not know yet.
     pub(crate) fn is_removed(&self, ino: Ino) -> bool {
-        self.keeps_order()
-            && self.client.driver().is_unlanded(ino)
-            && self.open_inode(ino).is_none_or(|open| lock(&open.buffer).writes.birth().is_none())
+        self.client.driver().removes(ino)
     }
 }
 

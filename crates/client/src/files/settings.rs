@@ -13,12 +13,11 @@ use crate::error::ClientError;
 use crate::files::attributes::strange;
 use crate::files::buffer::Buffer;
 use crate::files::{Files, LOOK_AGAIN, OpenInode};
-use crate::options::Durability;
 use bytes::Bytes;
 use meridian_core::level::Level;
 use meridian_fs::operation::Changes;
 use meridian_fs::types::{Attributes, Ino, Name};
-use meridian_fs::{Answer, Query, Setting};
+use meridian_fs::{Answer, Durability, Query, Setting};
 use std::sync::Arc;
 
 impl Files {
@@ -83,7 +82,7 @@ impl Files {
         let open = self.open_inode(ino)?;
         let levels = &self.client.topology().levels;
         let may = levels.now >= Level::SETTLE
-            && self.client.durability() != Durability::Sync
+            && self.durability_of_open(&open) != Durability::Sync
             && lock(&open.buffer).writes.may_set()
             && !self.client.inner.driver.has_grant();
         may.then_some(open)

@@ -6,11 +6,10 @@ use crate::error::ClientError;
 use crate::files::buffer::Buffer;
 use crate::files::locks::Owner;
 use crate::files::{Files, Handle, OpenInode, OpenMode, newborn};
-use crate::options::Durability;
 use bytes::Bytes;
 use meridian_core::Stamp;
 use meridian_fs::types::{Attributes, FILE_MAX};
-use meridian_fs::{Done, FsError};
+use meridian_fs::{Done, Durability, FsError};
 use meridian_session::writeback::flush::{Landed, Packing, Sent, Step};
 use meridian_session::writeback::{ALL_MAX, Accepted};
 use std::pin::pin;
@@ -55,7 +54,7 @@ impl Files {
     ) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         let at = self.begin_write(&inode, handle, mode, offset, data)?;
-        if self.is_synchronous(mode) || self.buffered.load(Ordering::Relaxed) > ALL_MAX {
+        if self.is_synchronous(&inode, mode) || self.buffered.load(Ordering::Relaxed) > ALL_MAX {
             return Ok(Wrote::MustWait);
         }
         Ok(match self.accept(&inode, at, data) {
@@ -111,15 +110,15 @@ impl Files {
                 flushing = self.flushing(&inode) => drop(flushing?),
             }
         }
-        if self.is_synchronous(mode) {
+        if self.is_synchronous(&inode, mode) {
             self.flush_inode(&inode, Some(handle)).await?;
         }
         Ok(())
     }
 
     /// Whether what is written so is durable when the call returns.
-    pub(crate) fn is_synchronous(&self, mode: OpenMode) -> bool {
-        mode.sync || self.client.durability() == Durability::Sync
+    fn is_synchronous(&self, inode: &OpenInode, mode: OpenMode) -> bool {
+        mode.sync || self.durability_of_open(inode) == Durability::Sync
     }
 
     /// Whether it may be written: at which offset, or at the end.
@@ -173,9 +172,7 @@ impl Files {
     /// sent again.
     pub async fn sync(&self, handle: Handle) -> Result<(), ClientError> {
         let file = self.file(handle)?;
-        if self.keeps_order() {
-            self.land_all(Some(file.inode.place.partition)).await?;
-        }
+        self.land_all(Some(file.inode.place.partition)).await?;
         let earlier = self.take_error(&file.inode, handle);
         let result = self.flush_inode(&file.inode, Some(handle)).await;
         // A flush that was under way may have failed, and have left nothing to be sent.
@@ -218,7 +215,8 @@ impl Files {
 
     /// Whether what is kept of a file is sent when it is closed.
     fn is_sent_by_close(&self, buffer: &Buffer) -> bool {
-        let lands = self.keeps_order()
+        let by_default = self.client.durability();
+        let lands = buffer.durability.unwrap_or(by_default) == Durability::Fsync
             && buffer.writes.is_kept_whole()
             && self.buffered.load(Ordering::Relaxed) <= ALL_MAX / 2;
         !buffer.writes.is_clean() && !buffer.nameless && !lands
@@ -251,9 +249,8 @@ impl Files {
     /// # Errors
     /// The first of what fails; the rest is sent all the same.
     pub(crate) async fn flush_buffered(&self) -> Result<(), ClientError> {
-        let landed = if self.keeps_order() { self.land_all(None).await } else { Ok(()) };
+        let mut result = self.land_all(None).await;
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
-        let mut result = landed;
         for inode in inodes {
             let ended = self.flush_inode(&inode, None).await;
             result = result.and(ended);

@@ -3,6 +3,7 @@
 use crate::error::ClientError;
 use crate::files::Files;
 use crate::files::attributes::strange;
+use crate::files::durability::DURABILITY;
 use crate::files::quota::{QUOTA, limits_of};
 use bytes::Bytes;
 use meridian_fs::operation::XattrMode;
@@ -49,6 +50,9 @@ impl Files {
         }
         if &name[..] == QUOTA {
             return self.quota_in_words(ino).await;
+        }
+        if &name[..] == DURABILITY {
+            return self.durability_in_words(ino).await;
         }
         self.marked_xattr(ino, name).await
     }
@@ -106,8 +110,9 @@ impl Files {
         }
     }
 
-    /// `setxattr`; of [`PLACEMENT`]: [`Files::place`]; of [`QUOTA`]: [`Files::set_quota`].
-    /// `drops_set_gid`: the set-group-id bit goes with a new list of access rights.
+    /// `setxattr`; of [`PLACEMENT`]: [`Files::place`]; of [`QUOTA`]: [`Files::set_quota`]; of
+    /// [`DURABILITY`]: [`Files::set_durability`]. `drops_set_gid`: the set-group-id bit goes with a
+    /// new list of access rights.
     ///
     /// # Errors
     /// If the tree refuses.
@@ -127,6 +132,9 @@ impl Files {
         if &name[..] == QUOTA {
             let limits = limits_of(&value).ok_or(FsError::Invalid)?;
             return self.set_quota(ino, Some(limits)).await;
+        }
+        if &name[..] == DURABILITY {
+            return self.set_durability_in_words(ino, &value).await;
         }
         if mode == XattrMode::Any && self.keep_xattr(ino, (&name, &value), drops_set_gid)? {
             if &name[..] == CAPABILITY {
@@ -154,6 +162,9 @@ impl Files {
     pub async fn remove_xattr(&self, ino: Ino, name: Name) -> Result<(), ClientError> {
         if &name[..] == QUOTA {
             return self.set_quota(ino, None).await;
+        }
+        if &name[..] == DURABILITY {
+            return self.set_durability(ino, None).await;
         }
         let update = |inode| Update::RemoveXattr { inode, name: name.clone() };
         let open = self.open_inode(ino);
