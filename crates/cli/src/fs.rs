@@ -1,12 +1,12 @@
-//! `meridian fs`: where paths of a mount are placed, placing directories, their quotas; what was
-//! seen in a mount.
+//! `meridian fs`: where paths of a mount are placed, placing directories, their quotas, when what
+//! is done in them is durable; what was seen in a mount.
 //!
-//! Placements and quotas go through extended attributes of the mounted path,
-//! `user.meridian.placement` and `user.meridian.quota`, so any mount of this machine will do, and
-//! no connection of their own is needed.
+//! These go through extended attributes of the mounted path (`user.meridian.placement` and the
+//! like), so any mount of this machine will do, and no connection of their own is needed.
 
 use crate::certificates::Shown;
 use crate::cluster::Of;
+use crate::durability::{self, DurabilityArgs, Shown as ShownDurability};
 use crate::quota::{self, QuotaArgs};
 use crate::scrub::{self, ScrubArgs};
 use crate::token::{self, AfterArgs, TokenArgs};
@@ -28,7 +28,7 @@ const BLOCK_REPLICAS: usize = 2;
 /// Commands about paths in a mount.
 #[derive(Debug, Subcommand)]
 pub enum FsCommand {
-    /// Tell where a path is placed and which nodes hold it
+    /// Tell where a path is placed, which nodes hold it, and when what is done there is durable
     #[command(after_help = "\
 Examples:
   meridian fs where meridian/us/file
@@ -59,6 +59,26 @@ Examples:
   meridian fs quota meridian/us/ann --none
   meridian fs quota meridian/us/ann --remove")]
     Quota(QuotaArgs),
+    /// Tell or choose when what is done in a directory, or with a file, is durable
+    #[command(after_help = "\
+What is made in a directory takes its mode: files and directories, also those below these. What is
+there already keeps its own, and so does what is moved elsewhere. Where nothing is set the mode of
+each mount counts (`meridian mount --durability`); a directory's own goes before that. Only the
+owner and root may set it. A file that is open keeps what counted when it was opened.
+
+sync: each call is durable when it returns. close: a file when it is closed or synced, names at
+once. fsync: as on a local disk, when a file or directory is synced, somebody else looks, or a
+second or two have passed, in the order in which it was done.
+
+As an extended attribute it is user.meridian.durability.
+
+Examples:
+  meridian fs durability meridian/us/build fsync
+  meridian fs durability meridian/us/mail sync
+  find meridian/us/mail -type f -exec meridian fs durability {} sync \\;
+  meridian fs durability meridian/us/build --json
+  meridian fs durability meridian/us/build inherit")]
+    Durability(DurabilityArgs),
     /// Tell how far nodes are with reading all blocks, or have them do so now
     #[command(after_help = "\
 Each node reads all blocks that it should hold, once in a week unless its server was told otherwise,
@@ -134,6 +154,9 @@ struct Whereabouts {
     metadata_on: Vec<String>,
     regions_with_data: Vec<String>,
     data_copies_per_region: usize,
+    /// Of a directory or file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<ShownDurability>,
 }
 
 /// Runs `meridian fs`.
@@ -145,6 +168,7 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
         FsCommand::Where(args) => tell_where(args),
         FsCommand::Place(args) => place(args),
         FsCommand::Quota(args) => quota::run(args),
+        FsCommand::Durability(args) => durability::run(args),
         FsCommand::Scrub(args) => return scrub::run(args),
         FsCommand::Token(args) => token::tell(args),
         FsCommand::After(args) => token::take(args),
@@ -161,16 +185,20 @@ fn tell_where(args: &WhereArgs) -> anyhow::Result<()> {
     let found = whereabouts(&args.path, placement, &topology).with_context(|| {
         format!("{} is not the cluster mounted there: name it", cluster_path.display())
     })?;
+    // A mount of an earlier version tells nothing of it.
+    let found = Whereabouts { durability: durability::shown(&args.path).ok().flatten(), ..found };
     if args.of.json {
         return output::print(&serde_json::to_string_pretty(&found)?);
     }
+    let durable = found.durability.as_ref().map(|shown| format!("\n  durable   {shown}"));
     output::print(&format!(
-        "{}\n  placed    {}\n  metadata  on {}\n  data      in the inode if small, else blocks on {} nodes of each of: {}",
+        "{}\n  placed    {}\n  metadata  on {}\n  data      in the inode if small, else blocks on {} nodes of each of: {}{}",
         found.path.display(),
         found.placement,
         found.metadata_on.join(", "),
         found.data_copies_per_region,
         found.regions_with_data.join(", "),
+        durable.unwrap_or_default(),
     ))
 }
 
@@ -193,6 +221,7 @@ fn whereabouts(path: &Path, placement: String, topology: &Topology) -> anyhow::R
         metadata_on: nodes.map(|node| node.name.clone()).collect(),
         regions_with_data,
         data_copies_per_region: BLOCK_REPLICAS,
+        durability: None,
     })
 }
 

@@ -12,6 +12,7 @@ mod data;
 mod demo;
 mod doctor;
 mod drill;
+mod durability;
 mod explain;
 mod fs;
 mod init;

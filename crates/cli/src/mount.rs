@@ -95,7 +95,8 @@ pub struct HowToMount {
     ask_always: bool,
     /// When what programs do is durable: sync, when each call returns; close, when a file is closed
     /// or synced, and names at once; fsync, as on a local disk, when it is synced, somebody else
-    /// looks, or a second or two have passed, in the order in which it was done
+    /// looks, or a second or two have passed, in the order in which it was done. Directories with
+    /// a mode of their own go by that (`meridian fs durability`)
     #[arg(long, value_name = "WHEN", default_value = "close")]
     durability: When,
     /// What becomes of calls that need a region which is cut off: wait:DURATION, they wait until
@@ -134,22 +135,14 @@ impl FromStr for When {
     type Err = String;
 
     fn from_str(text: &str) -> Result<When, String> {
-        Ok(When(match text {
-            "sync" => Durability::Sync,
-            "close" => Durability::Close,
-            "fsync" => Durability::Fsync,
-            _ => return Err(format!("{text} is neither sync nor close nor fsync")),
-        }))
+        let wrong = || format!("{text} is neither sync nor close nor fsync");
+        Durability::of_word(text).map(When).ok_or_else(wrong)
     }
 }
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Durability::Sync => "sync",
-            Durability::Close => "close",
-            Durability::Fsync => "fsync",
-        })
+        f.write_str(self.0.word())
     }
 }
 

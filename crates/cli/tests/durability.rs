@@ -82,6 +82,21 @@ impl Deed {
     }
 }
 
+/// What a directory shows is the first part of these deeds, so many of them at least.
+fn assert_first_part(dir: &Path, all: &[Deed], promised: usize) {
+    let found = names(dir);
+    let (mut shown, mut left) = (BTreeSet::new(), None);
+    for (number, deed) in all.iter().enumerate() {
+        deed.is_shown_in(&mut shown);
+        left = left.or((number + 1 >= promised && shown == found).then_some(number + 1));
+    }
+    let left = left.unwrap_or_else(|| panic!("no first part, {promised} or more: {found:?}"));
+    for name in found.iter().filter(|name| name.starts_with('f')) {
+        let text = fs::read_to_string(dir.join(name)).unwrap();
+        assert_eq!(text, name[1..], "of {left}");
+    }
+}
+
 /// What is left of a mount that is killed is what its programs did first, at least up to what was
 /// promised: here when the directory was synced, or a directory was made there.
 #[test]
@@ -105,18 +120,7 @@ fn of_what_a_killed_mount_did_in_order_the_first_part_is_left() {
             promised = all.len();
         }
         kill(&room, other, &name);
-        let here = demo.mount().join(format!("us/{name}"));
-        let found = names(&here);
-        let (mut shown, mut left) = (BTreeSet::new(), None);
-        for (number, deed) in all.iter().enumerate() {
-            deed.is_shown_in(&mut shown);
-            left = left.or((number + 1 >= promised && shown == found).then_some(number + 1));
-        }
-        let left = left.unwrap_or_else(|| panic!("no first part, {promised} or more: {found:?}"));
-        for name in found.iter().filter(|name| name.starts_with('f')) {
-            let text = fs::read_to_string(here.join(name)).unwrap();
-            assert_eq!(text, name[1..], "of {left}");
-        }
+        assert_first_part(&demo.mount().join(format!("us/{name}")), &all, promised);
     }
     demo.stop();
     room.assert_clean();
@@ -238,6 +242,100 @@ fn a_removal_that_comes_too_late_takes_nothing_of_others() {
     let late = (0..6).any(|round| writes_to_what_was_removed(&demo, &other, round));
     assert!(late, "no removal was kept back in any round");
     other.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// What `meridian fs durability` says of a path, perhaps after it has set a mode.
+fn mode(room: &Room, path: &Path, set: Option<&str>) -> (String, bool) {
+    let path = path.to_str().unwrap();
+    let args = [&["fs", "durability", path][..], set.as_slice(), &["--json"]].concat();
+    let ended = room.run(&args);
+    assert!(ended.status.success(), "{ended:?}");
+    let shown: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    (shown["mode"].as_str().unwrap().into(), shown["own"].as_bool().unwrap())
+}
+
+fn own(mode: &str) -> (String, bool) {
+    (mode.into(), true)
+}
+
+/// Files that are written and stay open: some are made, one was there before.
+fn written_in(dir: &Path, before: &Path) -> Vec<File> {
+    let files = (0..20).map(|number| File::create_new(dir.join(number.to_string())).unwrap());
+    let older = File::options().write(true).open(before).unwrap();
+    let mut files: Vec<_> = files.chain([older]).collect();
+    files.iter_mut().for_each(|file| file.write_all(b"whole").unwrap());
+    files
+}
+
+/// On one mount some directories are synchronous and others are as a local disk.
+#[test]
+fn a_killed_mount_leaves_what_each_directory_has_promised() {
+    let room = Room::new();
+    let demo = room.demo();
+    let other = other_mount(&room, "gone", "close");
+    let [spool, build] = ["spool", "build"].map(|name| other.mount().join("us").join(name));
+    fs::create_dir(&spool).unwrap();
+    fs::create_dir(&build).unwrap();
+    assert_eq!(mode(&room, &spool, None), ("close".into(), false));
+    assert_eq!(mode(&room, &spool, Some("sync")), own("sync"));
+    assert_eq!(mode(&room, &build, Some("fsync")), own("fsync"));
+    let deep = spool.join("deep");
+    fs::create_dir(&deep).unwrap();
+    let box_file = deep.join("box");
+    fs::write(&box_file, "xxxxx").unwrap();
+    assert_eq!(mode(&room, &box_file, None), own("sync"), "it was handed down");
+    let (all, mut promised) = (deeds(), 0);
+    let half = all.len() / 2;
+    all[..half].iter().for_each(|deed| deed.is_done_in(&build));
+    let files = written_in(&spool, &box_file);
+    for (number, deed) in all.iter().enumerate().skip(half) {
+        deed.is_done_in(&build);
+        if matches!(deed, Deed::MakeDirectory(_)) {
+            promised = number + 1;
+        }
+    }
+    kill(&room, other, "gone");
+    drop(files);
+    let us = demo.mount().join("us");
+    for number in 0..20 {
+        assert_eq!(fs::read(us.join(format!("spool/{number}"))).unwrap(), b"whole");
+    }
+    assert_eq!(fs::read(us.join("spool/deep/box")).unwrap(), b"whole");
+    // Whatever was done later in that partition came after the first half.
+    assert_first_part(&us.join("build"), &all, promised.max(half));
+    assert_eq!(mode(&room, &us.join("build"), None), own("fsync"), "for all mounts");
+    let found = room.run(&["fs", "where", us.join("build").to_str().unwrap()]);
+    assert!(found.stdout.contains("durable   fsync (set here, or handed down)"), "{found:?}");
+    assert_eq!(mode(&room, &us.join("build"), Some("inherit")), ("close".into(), false));
+    let path = us.join("build");
+    let unknown = room.run(&["fs", "durability", path.to_str().unwrap(), "never"]);
+    assert!(unknown.stderr.contains("never is neither sync nor close nor fsync nor inherit"));
+    demo.stop();
+    room.assert_clean();
+}
+
+/// Whatever its mount says, a directory has changes kept back or not.
+#[test]
+fn directories_go_before_their_mount() {
+    let room = Room::new();
+    let demo = room.demo();
+    let runtime = Runtime::new().unwrap();
+    let mount = mount_here(&room, &runtime, ("one", Durability::Sync));
+    let [build, plain] = ["build", "plain"].map(|name| mount.path().join("us").join(name));
+    fs::create_dir(&build).unwrap();
+    fs::create_dir(&plain).unwrap();
+    assert_eq!(mode(&room, &build, Some("fsync")), own("fsync"));
+    keep_back(&mount, &build, 0);
+    File::open(&build).unwrap().sync_all().unwrap();
+    let before = mount.files().kept_back();
+    for number in 0..50 {
+        fs::write(plain.join(number.to_string()), "x").unwrap();
+    }
+    assert_eq!(mount.files().kept_back(), before, "there the mount says when");
+    assert_eq!(names(&demo.mount().join("us/build")), names(&build));
+    runtime.block_on(mount.unmount()).unwrap();
     demo.stop();
     room.assert_clean();
 }
