@@ -122,6 +122,8 @@ pub struct LooksWorkload {
     keeps_back: bool,
     /// Whether they keep removals back, too, and the order of all.
     in_order: bool,
+    /// Whether directories say so, not clients.
+    by_directory: bool,
     /// Whether some go through a directory in the order of numbers.
     by_number: bool,
     now: Time,
@@ -156,6 +158,7 @@ impl LooksWorkload {
             hands: false,
             keeps_back: false,
             in_order: false,
+            by_directory: false,
             by_number: false,
             now: Time(0),
         }
@@ -165,6 +168,12 @@ impl LooksWorkload {
     pub fn keeps_back(&mut self, keeping: Keeping) {
         self.keeps_back = keeping != Keeping::Nothing;
         self.in_order = keeping == Keeping::InOrder;
+    }
+
+    /// Directories say that the order is kept there (decision 110); clients by default do not.
+    pub fn keeps_back_by_directory(&mut self) {
+        self.keeps_back(Keeping::InOrder);
+        self.by_directory = true;
     }
 
     /// Some go through directories in the order of numbers.
@@ -349,6 +358,9 @@ impl LooksWorkload {
                 self.judge_order(at, call, &groups);
             }
             change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
+            if let (Ok(_), Change::KeepOrder(directory)) = (result, &change) {
+                self.clients[at].nests.set_order(*directory);
+            }
             if let (Ok(Done::Attributes(made)), Change::MakeDirectory(..)) = (result, &change)
                 && self.directories.len() < self.directories_max()
                 && (!self.keeps_back || !self.clients[at].nests.settle(made.place))
@@ -431,7 +443,8 @@ impl Crowd for LooksWorkload {
     fn prepare(&mut self, at: usize) -> Vec<Stimulus<Node>> {
         let mut stimuli = self.step(at, Time(0), Event::Command(Ask::Keep));
         if self.keeps_back {
-            let keeping = if self.in_order { Keeping::InOrder } else { Keeping::Files };
+            let in_order = self.in_order && !self.by_directory;
+            let keeping = if in_order { Keeping::InOrder } else { Keeping::Files };
             stimuli.extend(self.step(at, Time(0), Event::Command(Ask::KeepBack(keeping))));
         }
         stimuli

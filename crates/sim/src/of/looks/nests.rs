@@ -31,6 +31,8 @@ const LANDS_MS: u64 = 900;
 pub(super) struct Nests {
     /// The one in which it makes files, and whether others know of it.
     nest: Option<(Place, bool)>,
+    /// Whether that has said that its order is kept.
+    keeps_order: bool,
     /// What it keeps back, and since when.
     newborns: BTreeMap<Ino, Newborn>,
     landings: BTreeMap<CallId, Ino>,
@@ -73,7 +75,13 @@ impl Nests {
     pub fn settle(&mut self, made: Place) -> bool {
         let has_none = self.nest.is_none();
         self.nest.get_or_insert((made, false));
+        self.keeps_order &= !has_none;
         has_none
+    }
+
+    /// The directory has said that its order is kept.
+    pub fn set_order(&mut self, directory: Place) {
+        self.keeps_order |= self.nest.is_some_and(|(nest, _)| nest == directory);
     }
 
     /// The one that nobody else knows of.
@@ -115,6 +123,9 @@ impl LooksWorkload {
     /// A client with a new directory makes a file there, at times.
     pub(super) fn use_nest(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
         let Some((parent, known)) = self.clients[at].nests.nest else { return Vec::new() };
+        if self.by_directory && !self.clients[at].nests.keeps_order {
+            return self.change_nest(at, now, Change::KeepOrder(parent));
+        }
         if known && self.net.random.random_bool(0.3) {
             return Vec::new();
         }
@@ -157,12 +168,17 @@ impl LooksWorkload {
             let plan = Planned::Own(Plan::Land(made.place.ino));
             return vec![self.net.plan(at, Duration::from_millis(ms), plan)];
         }
+        self.change_nest(at, now, Change::Make(parent, name))
+    }
+
+    /// A client does that in its directory, unless it waits for something.
+    fn change_nest(&mut self, at: usize, now: Time, change: Change) -> Vec<Stimulus<Node>> {
         let client = &mut self.clients[at];
         if client.doing.is_some() {
             return Vec::new();
         }
         client.last.0 += 1;
-        let (call, change) = (client.last, Change::Make(parent, name));
+        let call = client.last;
         self.registers.begin((at, call), &change);
         let update = change.update();
         self.clients[at].doing = Some((call, change));

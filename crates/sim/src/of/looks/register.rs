@@ -4,7 +4,7 @@ use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp, Time};
 use meridian_fs::operation::{Changes, NewNode, RenameMode};
-use meridian_fs::{Done, FsError, Ino, Kind, Place, Update};
+use meridian_fs::{Done, Durability, FsError, Ino, Kind, Place, Update};
 use meridian_session::CallId;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
@@ -46,6 +46,8 @@ pub(super) enum Change {
     Remove(Place, Bytes, Place),
     Rename((Place, Bytes), (Place, Bytes), Place),
     Give(Place, u32),
+    /// What is done in the directory is durable as on a local disk: in its order.
+    KeepOrder(Place),
 }
 
 /// Who did it, and its call.
@@ -127,6 +129,9 @@ impl Change {
                 inode,
                 changes: Changes { uid: Some(uid), ..Changes::default() },
             },
+            Change::KeepOrder(inode) => {
+                Update::SetDurability { inode, durability: Some(Durability::Fsync) }
+            }
         }
     }
 
@@ -144,6 +149,7 @@ impl Change {
             Change::Make(parent, name) => vec![(thing(parent, name), None)],
             // Nobody else uses its name.
             Change::MakeDirectory(..) => Vec::new(),
+            Change::KeepOrder(_) => Vec::new(), // Nobody looks at it.
             Change::Remove(parent, name, _) => vec![(thing(parent, name), Some(Value::Absent))],
             Change::Rename(from, to, moved) => vec![
                 (thing(&from.0, &from.1), Some(Value::Absent)),

@@ -85,6 +85,7 @@ impl CrowdTrial for Trial {
             3 => Level::EXCLUSIVE,
             7 => Level::BATCHES,
             2 | 6 => Level::MADE,
+            4 if seed % 16 == 12 => Level::DURABILITY,
             _ => Level::ALONG,
         };
         let level = self.level.unwrap_or(drawn);
@@ -112,6 +113,9 @@ impl CrowdTrial for Trial {
             },
             _ => Keeping::Nothing,
         });
+        if drawn.level == Level::DURABILITY {
+            owner.keeps_back_by_directory();
+        }
         Made { setup, owner, operator: () }
     }
 
@@ -157,7 +161,9 @@ impl CrowdTrial for Trial {
         let (unnoted, level) = (InTree::GrantsUnnoted, Some(Level::MADE));
         let unnoted =
             (format!("{unnoted:?}"), Trial { in_tree: unnoted, level, ..Trial::default() });
-        let others = [ignoring, in_tree, unnoted];
+        let (in_session, level) = (Mutation::IgnoresModes, Some(Level::DURABILITY));
+        let modes = (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
+        let others = [ignoring, in_tree, unnoted, modes];
         sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
     }
 }
