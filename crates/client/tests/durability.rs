@@ -144,7 +144,7 @@ async fn modes_wait_until_all_nodes_know_of_them() {
     let refused = files.set_durability(us, Some(Durability::Sync)).await.unwrap_err();
     assert!(matches!(refused, ClientError::Level { .. }), "{refused}");
     assert_eq!((refused.errno(), refused.is_unknown()), (95, false));
-    assert!(refused.to_string().contains("needs feature level 9"), "{refused}");
+    assert!(refused.to_string().contains("needs feature level 10"), "{refused}");
     let is_mode = |update: &Update| matches!(update, Update::SetDurability { .. });
     assert!(!cluster.applied().iter().any(is_mode), "nothing is sent");
 }
