@@ -10,7 +10,6 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use intent::{Intent, Located, Wanted};
 use meridian_client::plan::Asked;
-use meridian_client::words::name_of;
 use meridian_client::{Client, ClientOptions, Files};
 use meridian_cluster::Topology;
 use meridian_core::GroupId;
@@ -227,8 +226,8 @@ impl Teller<'_> {
         }));
         let groups: Vec<_> = forecast.parts.iter().map(|part| self.group(part.group)).collect();
         let expected_ms = empty.expected_ms + ms(begin + forecast.total);
-        let measured = self.took(name_of(update), &groups);
-        let (mode, update, parts) = (update.mode(), Some(name_of(update)), parts.collect());
+        let measured = self.took(update.name(), &groups);
+        let (mode, update, parts) = (update.mode(), Some(update.name()), parts.collect());
         Ok(Report { mode, update, parts, steps, expected_ms, measured, ..empty })
     }
 

@@ -9,7 +9,7 @@ use anyhow::{anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use meridian_core::Time;
-use meridian_sim::of::{EXPLAINED, Named, Pins, Setting, TABLE, Trials};
+use meridian_sim::of::{Named, Pins, Setting, TABLE, Trials};
 use meridian_sim::trace::Filter;
 use meridian_sim::{Detail, Failure, Report};
 use meridian_terminal::note;
@@ -32,14 +32,8 @@ const SHOWN: [&str; 6] = ["messages", "deliveries", "requests", "updates", "read
 const EXPLAIN: &str = "explain";
 
 const EXPLAIN_HELP: &str = "\
-What is told: the final timestamp; what each group proposed, when, and when that was decided; and
-for each process that the message went to, when each condition of its delivery was met and by which
-event, what was before it, and what its delivery waited for last. Names of messages are in the trace
-of the seed. Options that pin something of the run have to be the same.
-
-Examples:
-  meridian sim multicast --seed 137 --trace --process g0/n1 --until 9000
-  meridian sim explain multicast 137 3.7";
+Names of messages are in the trace of the seed. Options that pin something of the run have to be the
+same.";
 
 /// Which seeds to run, and how.
 #[derive(Debug, Args)]
@@ -73,7 +67,7 @@ pub struct RunArgs {
 /// Which events a trace tells.
 #[derive(Debug, Args)]
 pub struct ToldArgs {
-    /// Only those about this message, as a trace names it; those of the multicast have names
+    /// Only those about this message, as a trace names it
     #[arg(long, requires = "trace", value_name = "ID")]
     message: Option<String>,
     /// Only those at this process, or between it and another
@@ -117,7 +111,7 @@ pub struct Simulation {
 pub enum SimCommand {
     /// Run seeds.
     Run(Simulation, Box<RunArgs>),
-    /// Tell why a message was delivered where and when it was.
+    /// Tell why a message came where and when it did.
     Explain {
         /// In a run of this.
         of: Simulation,
@@ -132,8 +126,11 @@ fn command_of(subject: &Named) -> Command {
     let plant = |arg: Arg| arg.value_parser(planted(subject));
     let settings = subject.settings.iter().map(argument);
     let command = RunArgs::augment_args(Command::new(subject.name).args(settings));
+    let message = format!("Only those about this, as a trace names it: {}", subject.messages);
+    let message = |arg: Arg| arg.help(message);
+    let command = command.mut_arg("plant", plant).mut_arg("message", message);
     // After those of the arguments, which have words of their own.
-    command.mut_arg("plant", plant).about(subject.about).after_help(subject.help)
+    command.about(subject.about).after_help(subject.help)
 }
 
 /// What reads the name of a planted bug.
@@ -147,21 +144,23 @@ fn planted(subject: &Named) -> impl Fn(&str) -> Result<String, String> + Clone +
 
 /// `meridian sim explain SUBJECT SEED MESSAGE`.
 fn explain_command() -> Command {
-    let of = |subject: &&Named| {
+    let of = |subject: &'static Named| {
         let seed = Arg::new("seed").required(true).value_name("SEED").help("The seed of the run");
         let seed = seed.value_parser(clap::value_parser!(u64));
         let message = Arg::new("message").required(true).value_name("MESSAGE");
         let message = message.help("The name of the message, as a trace has it");
         let plant = Arg::new("plant").long("plant").hide(true).value_parser(planted(subject));
         let settings = subject.settings.iter().map(argument);
-        Command::new(subject.name).about(subject.about).args([seed, message, plant]).args(settings)
+        let command = Command::new(subject.name).about(subject.about);
+        let command = command.args([seed, message, plant]).args(settings);
+        Some(command.after_help(subject.explained?))
     };
     Command::new(EXPLAIN)
-        .about("Tell why a message was delivered where and when it was")
+        .about("Tell why a message came where and when it did")
         .after_help(EXPLAIN_HELP)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands(EXPLAINED.iter().map(of))
+        .subcommands(TABLE.into_iter().filter_map(of))
 }
 
 /// Values in capitals are only names of values.
@@ -504,6 +503,20 @@ mod tests {
         let repeat = "meridian sim multicast --seed 5 --groups 2 --replicas 3 --plant NoOrder";
         assert_eq!(of.command(5), repeat);
         assert!(Line::try_parse_from("sim explain files 5 1.2".split_whitespace()).is_err());
+        assert!(Line::try_parse_from("sim explain paxos 5 1.2".split_whitespace()).is_ok());
+    }
+
+    #[test]
+    fn help_says_what_a_message_is_and_what_is_told_of_it() {
+        for subject in TABLE {
+            let help = command_of(subject).render_help().to_string();
+            let words: Vec<_> = help.split_whitespace().collect();
+            let message: Vec<_> = subject.messages.split_whitespace().collect();
+            assert!(words.windows(message.len()).any(|words| words == message), "{help}");
+        }
+        let explained = explain_command();
+        let names = explained.get_subcommands().map(|subject| subject.get_name().to_string());
+        assert_eq!(names.collect::<Vec<_>>(), ["multicast", "paxos"]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::plan::{Asked, Plan};
 use crate::random::Random;
 use crate::timeline::Slowest;
 use crate::times::Record;
-use crate::words::{name_of, strange};
+use crate::words::strange;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::{BlockId, ClientId, GroupId, NodeId, Stamp, Time};
@@ -404,7 +404,7 @@ impl Client {
         quotas.sort();
         quotas.dedup();
         let change = Change { time, quotas, update: update.clone(), under };
-        let (caller, what) = (self.inner.driver.caller(), name_of(update));
+        let (caller, what) = (self.inner.driver.caller(), update.name());
         let groups = update.partitions().into_iter().collect();
         Prepared { caller, under, change: Mutex::new(Some(change)), what, groups }
     }

@@ -15,7 +15,7 @@
 //! | [`snapshot`] | the whole tree at one timestamp, kept by nodes while it is read |
 //! | [`timeline`] | where the time of an update went; which took longest |
 //! | [`plan`] | what calls would ask, of a client that sends no update |
-//! | [`words`] | what is said of updates |
+//! | `words` | what is said of why updates failed |
 //! | [`keys`] | the client of keys: any node of a region, each change once |
 //! | [`files`] | open files and names: what POSIX needs, without a word of FUSE |
 #![forbid(unsafe_code)]
@@ -36,7 +36,7 @@ mod random;
 pub mod snapshot;
 pub mod timeline;
 pub mod times;
-pub mod words;
+mod words;
 
 pub use client::{Client, Prepared};
 pub use error::{ClientError, ConnectError, TakeError};

@@ -26,6 +26,7 @@
 //! | `caps`, `holders` | who may answer looks by itself |
 //! | `made` | what a client makes it holds, if it asks for that |
 //! | `hash` | hashes that are the same everywhere |
+//! | `words` | what updates are called |
 //! | [`holdings`] | how much there is in a partition, and what clients hold of it |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
 //!
@@ -72,6 +73,7 @@ mod tree;
 pub mod types;
 pub mod vote;
 mod waits;
+mod words;
 
 pub use access::Rights;
 pub use caps::{GRANT_MAX, Subject};

@@ -45,6 +45,11 @@ struct Run {
 }
 
 impl Numbers {
+    /// Its runs, in order.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().map(|run| run.first..run.first.saturating_add(run.len))
+    }
+
     fn from(first: u64, len: u64) -> Numbers {
         Numbers(vec![Run { first, len }])
     }

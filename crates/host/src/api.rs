@@ -319,7 +319,7 @@ impl ReplyBody {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// Ask a node of that group.
-    #[error("this node has no replica of group {0:?}")]
+    #[error("this node has no replica of group {}", .0.0)]
     NoReplica(GroupId),
     /// The block is not here.
     #[error("this node does not hold block {0}")]
@@ -334,7 +334,7 @@ pub enum Refusal {
     #[error("bad request: {0}")]
     Bad(String),
     /// A group that the update is for cannot be reached from here: it would only wait.
-    #[error("group {0:?} cannot be reached")]
+    #[error("group {} cannot be reached", .0.0)]
     OutOfReach(GroupId),
     /// Too much waits here already.
     #[error("overloaded")]

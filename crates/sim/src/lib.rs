@@ -11,6 +11,7 @@
 //! | [`lossy`] | any protocol behind a network that loses, repeats and reorders |
 //! | [`trial`] | [`Subject`], [`run`]: a workload and faults for a while, then healing and a judgement |
 //! | [`trace`] | a line for each event of a run, in words |
+//! | [`explain`] | why a message came where and when it did |
 //! | [`checkers`] | linearizability over any sequential specification; causal consistency; recorded histories |
 //! | [`explore`] | a model checker: all orders of arrival in small cases |
 //! | [`sessions`] | clients of causally consistent stores, which move between regions |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkers;
+pub mod explain;
 pub mod explore;
 mod faults;
 mod harness;
@@ -34,6 +36,7 @@ pub mod sessions;
 pub mod stores;
 pub mod trace;
 pub mod trial;
+mod words;
 mod world;
 
 pub use faults::{CutId, Faults, Unflushed};
@@ -42,6 +45,6 @@ pub use processors::each_is_caught;
 pub use rand;
 pub use trial::{Detail, Failure, Report, Subject, run, run_with};
 pub use world::{
-    Delay, DiskBug, DiskFailure, Happened, Logs, Owner, Random, Setup, Stimulus, Watcher, What,
-    World,
+    Delay, DiskBug, DiskFailure, Happened, Logs, Owner, Random, Setup, Stimulus, Watcher, Way,
+    What, World,
 };

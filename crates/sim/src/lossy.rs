@@ -8,6 +8,7 @@ use meridian_core::{Embedding, Event, Outbox, Process, Time};
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,6 +19,16 @@ pub enum Timer<T> {
     Inner(T),
     /// The network's: the late message with this number arrives.
     Late(u64),
+}
+
+impl<T: Debug> Timer<T> {
+    /// For a trace.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Timer::Inner(timer) => format!("{timer:?}"),
+            Timer::Late(number) => format!("late message {number}"),
+        }
+    }
 }
 
 /// How bad the network is, in thousandths of all messages.

@@ -1,23 +1,68 @@
 //! The trace of a run: a line for each event, in the words of its subject, or for some of them.
 
 use crate::harness;
-use crate::world::{Happened, Watcher, What};
-use meridian_core::{Process, Time};
+use crate::words;
+use crate::world::{Happened, Watcher, Way, What};
+use meridian_core::{Event, Process, Time};
 
-/// Says in words what happens in the worlds of a subject.
+/// Says in words what happens in the worlds of a subject. What it leaves out is told as a
+/// structure.
 pub trait Teller<P: Process> {
-    /// The name of a process.
+    /// The name of a process: one word.
     fn name(&self, peer: P::Peer) -> String {
         format!("{peer:?}")
     }
 
-    /// What happened: names for structures.
-    fn words(&self, what: &What<'_, P>) -> String {
-        what.to_string()
+    /// What a process says to another.
+    fn message(&self, _way: Way<P::Peer>, message: &P::Message) -> String {
+        format!("{message:?}")
+    }
+
+    /// What a process is asked.
+    fn command(&self, command: &P::Command) -> String {
+        format!("{command:?}")
+    }
+
+    /// What it writes to its log.
+    fn record(&self, record: &P::Record) -> String {
+        format!("{record:?}")
+    }
+
+    /// What it tells its owner.
+    fn output(&self, output: &P::Output) -> String {
+        format!("{output:?}")
+    }
+
+    /// What its timer is for.
+    fn timer(&self, timer: P::Timer) -> String {
+        format!("{timer:?}")
+    }
+
+    /// What happened.
+    fn words(&self, event: &Happened<'_, P>) -> String {
+        match event.what {
+            What::Event(Event::Started) => "started".into(),
+            What::Event(Event::Timer(timer)) => format!("timer {}", self.timer(*timer)),
+            What::Event(Event::Restarted(peer)) => {
+                format!("hears that {} starts anew", self.name(*peer))
+            }
+            What::Event(Event::Idle) => "idle".into(),
+            What::Event(Event::Command(command)) => self.command(command),
+            What::Event(Event::Message { from, message }) => {
+                let way = Way { from: *from, to: event.at };
+                format!("from {}: {}", self.name(*from), self.message(way, message))
+            }
+            What::Message(message) => self.message(event.way(), message),
+            What::Command(command) => self.command(command),
+            What::Record(record) => self.record(record),
+            What::Output(output) => self.output(output),
+            What::Words(words) => words.to_string(),
+        }
     }
 
     /// The names of the messages that an event is about: those which clients know, not those of
-    /// the protocol. Called with all events, in order, as a later one may need to know the earlier.
+    /// the protocol. Called with all events, in order and before their words, as a later one may
+    /// need to know the earlier.
     fn about(&mut self, _event: &Happened<'_, P>) -> Vec<String> {
         Vec::new()
     }
@@ -50,26 +95,26 @@ impl Default for Filter {
 }
 
 /// Writes a line for each event that is to be told.
-pub struct Trace<T> {
-    teller: T,
+pub struct Trace<T: ?Sized> {
+    teller: Box<T>,
     filter: Filter,
     write: Box<dyn FnMut(&str)>,
     told: u64,
 }
 
-impl<T> Trace<T> {
+impl<T: ?Sized> Trace<T> {
     /// To standard error.
-    pub fn new(teller: T, filter: Filter) -> Self {
+    pub fn new(teller: Box<T>, filter: Filter) -> Self {
         Trace::to(teller, filter, harness::print)
     }
 
     /// To `write`, line by line.
-    pub fn to(teller: T, filter: Filter, write: impl FnMut(&str) + 'static) -> Self {
+    pub fn to(teller: Box<T>, filter: Filter, write: impl FnMut(&str) + 'static) -> Self {
         Trace { teller, filter, write: Box::new(write), told: 0 }
     }
 }
 
-impl<T> Drop for Trace<T> {
+impl<T: ?Sized> Drop for Trace<T> {
     /// A name that nobody has is a mistake that one would not see otherwise.
     fn drop(&mut self) {
         if self.told == 0 && self.filter != Filter::default() {
@@ -78,12 +123,11 @@ impl<T> Drop for Trace<T> {
     }
 }
 
-impl<P: Process, T: Teller<P>> Watcher<P> for Trace<T> {
+impl<P: Process, T: Teller<P> + ?Sized> Watcher<P> for Trace<T> {
     fn happened(&mut self, event: &Happened<'_, P>) {
         let Filter { message, process, from, until } = &self.filter;
-        if let Some(message) = message
-            && !self.teller.about(event).contains(message)
-        {
+        let about = self.teller.about(event);
+        if message.as_ref().is_some_and(|message| !about.contains(message)) {
             return;
         }
         let at = self.teller.name(event.at);
@@ -93,23 +137,9 @@ impl<P: Process, T: Teller<P>> Watcher<P> for Trace<T> {
             return;
         }
         let to = to.map(|to| format!(" -> {to}")).unwrap_or_default();
-        let (ms, words) = (event.now.0 as f64 / 1e6, self.teller.words(event.what));
+        let (ms, words) = (event.now.0 as f64 / 1e6, self.teller.words(event));
         let Happened { number, kind, .. } = event;
-        (self.write)(&format!("#{number} {ms:.3} ms {kind} {at}{to}: {words}"));
+        (self.write)(&words::cut(format!("#{number} {ms:.3} ms {kind} {at}{to}: {words}")));
         self.told += 1;
-    }
-}
-
-impl<P: Process> Teller<P> for Box<dyn Teller<P>> {
-    fn name(&self, peer: P::Peer) -> String {
-        (**self).name(peer)
-    }
-
-    fn words(&self, what: &What<'_, P>) -> String {
-        (**self).words(what)
-    }
-
-    fn about(&mut self, event: &Happened<'_, P>) -> Vec<String> {
-        (**self).about(event)
     }
 }

@@ -79,12 +79,12 @@ pub trait Subject: Sized {
         Box::new(Plain)
     }
 
-    /// Why a message was delivered where and when it was, in the trial with this seed.
+    /// Why a message came where and when it did, in the trial with this seed.
     ///
     /// # Errors
     /// There is no such message, or nobody can tell of this subject.
     fn explain(&self, _seed: u64, _message: &str) -> Result<String, String> {
-        Err("of this subject nobody can tell why something was delivered: see its trace".into())
+        Err("of this subject nobody can tell why something happened: see its trace".into())
     }
 
     /// Planted bugs by name, each with a trial that shows it soon.

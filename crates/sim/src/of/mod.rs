@@ -44,9 +44,6 @@ pub const TABLE: [&Named; 15] = [
     &configuration::NAMED,
 ];
 
-/// Those of them of which it can be told why something was delivered ([`Trials::explain`]).
-pub const EXPLAINED: [&Named; 1] = [&multicast::NAMED];
-
 /// A subject with a name, for a command.
 #[derive(Debug)]
 pub struct Named {
@@ -56,6 +53,10 @@ pub struct Named {
     pub about: &'static str,
     /// What a seed is and what is checked, and examples.
     pub help: &'static str,
+    /// What the names of messages are in its traces.
+    pub messages: &'static str,
+    /// What [`Trials::explain`] tells of a message, if it tells anything.
+    pub explained: Option<&'static str>,
     /// What can be pinned; the rest is drawn.
     pub settings: &'static [Setting],
     /// The trials with these settings.

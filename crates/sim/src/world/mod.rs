@@ -13,11 +13,11 @@ mod watch;
 pub use disks::DiskBug;
 pub use log::{DiskFailure, Logs};
 pub use owner::{Owner, Stimulus};
-pub use watch::{Happened, Watcher, What};
+pub use watch::{Happened, Watcher, Way, What};
 
 use crate::faults::{Cut, Fault, Faults, Unflushed};
 use crate::harness;
-use crate::trace::{Filter, Plain, Trace};
+use crate::trace::{Filter, Plain, Teller, Trace};
 pub(crate) use link::{Item, Link};
 use meridian_core::{Event, Outbox, Process, Time, mix};
 use rand::{RngExt, SeedableRng};
@@ -221,7 +221,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             outbox: Outbox::new(),
         };
         if harness::trace_wanted() {
-            world.watch(Box::new(Trace::new(Plain, Filter::default())));
+            world.watch(Box::new(Trace::new(Box::new(Plain), Filter::default())));
         }
         for peer in setup.later {
             let slot = world.place(peer);
@@ -469,18 +469,19 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     /// Adds to the hash of all that happened, and tells the watcher.
     pub(crate) fn log_event(&mut self, kind: &str, a: usize, b: usize, what: What<'_, P>) {
+        let (at, to) = (self.slots[a].peer, (a != b).then_some(self.slots[b].peer));
+        let (number, now, what) = (self.events, Time(self.now), &what);
+        let event = Happened { number, now, kind, at, to, what };
         let mut hasher = Fnv(self.hash);
         hasher.bytes(&self.now.to_le_bytes());
         hasher.bytes(kind.as_bytes());
         hasher.bytes(&[a as u8, b as u8]);
         if self.deep {
-            hasher.bytes(what.to_string().as_bytes());
+            hasher.bytes(Plain.words(&event).as_bytes());
         }
         self.hash = hasher.0;
         if let Some(watcher) = &mut self.watcher {
-            let (at, to) = (self.slots[a].peer, (a != b).then_some(self.slots[b].peer));
-            let (number, now, what) = (self.events, Time(self.now), &what);
-            watcher.happened(&Happened { number, now, kind, at, to, what });
+            watcher.happened(&event);
         }
     }
 }

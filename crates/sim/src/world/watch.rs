@@ -28,6 +28,42 @@ pub struct Happened<'a, P: Process> {
     pub what: &'a What<'a, P>,
 }
 
+impl<'a, P: Process> Happened<'a, P> {
+    /// From the process to the other one, or to itself.
+    pub fn way(&self) -> Way<P::Peer> {
+        Way { from: self.at, to: self.to.unwrap_or(self.at) }
+    }
+
+    /// If a message is sent (`true`), or a process steps with one: between whom it travels, and
+    /// what it says.
+    pub fn said(&self) -> Option<(bool, Way<P::Peer>, &'a P::Message)> {
+        match *self.what {
+            What::Message(message) => Some((true, self.way(), message)),
+            What::Event(Event::Message { from, message }) => {
+                Some((false, Way { from: *from, to: self.at }, message))
+            }
+            _ => None,
+        }
+    }
+
+    /// If a command comes to a process, or it steps with one: which.
+    pub fn asked(&self) -> Option<&'a P::Command> {
+        match *self.what {
+            What::Command(command) | What::Event(Event::Command(command)) => Some(command),
+            _ => None,
+        }
+    }
+}
+
+/// Between whom a message travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way<Peer> {
+    /// Who sends it.
+    pub from: Peer,
+    /// Who receives it; may be the same.
+    pub to: Peer,
+}
+
 /// What happened.
 pub enum What<'a, P: Process> {
     /// A process steps with this.
@@ -42,25 +78,4 @@ pub enum What<'a, P: Process> {
     Output(&'a P::Output),
     /// What the world did, in words.
     Words(fmt::Arguments<'a>),
-}
-
-/// The structures as they are. (`Event` has no `Debug` unless the process has.)
-impl<P: Process> fmt::Display for What<'_, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            What::Event(Event::Started) => f.write_str("started"),
-            What::Event(Event::Message { from, message }) => {
-                write!(f, "from {from:?}: {message:?}")
-            }
-            What::Event(Event::Command(command)) => write!(f, "command {command:?}"),
-            What::Event(Event::Timer(timer)) => write!(f, "timer {timer:?}"),
-            What::Event(Event::Restarted(peer)) => write!(f, "restarted {peer:?}"),
-            What::Event(Event::Idle) => f.write_str("idle"),
-            What::Command(command) => write!(f, "{command:?}"),
-            What::Record(record) => write!(f, "{record:?}"),
-            What::Message(message) => write!(f, "{message:?}"),
-            What::Output(output) => write!(f, "{output:?}"),
-            What::Words(words) => f.write_fmt(*words),
-        }
-    }
 }

@@ -27,7 +27,7 @@ fn lines(filter: Filter) -> Vec<String> {
         let told = told.clone();
         move |line: &str| told.borrow_mut().push(line.to_string())
     };
-    world.watch(Box::new(Trace::to(Words::default(), filter, write)));
+    world.watch(Box::new(Trace::to(Box::new(Words::default()), filter, write)));
     let (g, h) = (primary(&world, 0), primary(&world, 1));
     multicast(&mut world, 1, &[0, 1], &[g, h], UNIT);
     multicast(&mut world, 2, &[0], &[g], UNIT);

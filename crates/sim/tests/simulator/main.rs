@@ -49,3 +49,4 @@ mod scenarios;
 mod service;
 mod sessions;
 mod timeline;
+mod told;

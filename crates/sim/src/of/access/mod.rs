@@ -15,6 +15,7 @@ pub mod trial;
 use super::files::net::{Crowd, Habits, Net};
 use super::files::regions;
 use super::{Named, draw_all, names_of_planted};
+use crate::of::files::words::MESSAGES;
 use crate::world::Stimulus;
 use forger::{Forger, named_in};
 use meridian_cluster::Topology;
@@ -46,6 +47,8 @@ do all.
 Examples:
   meridian sim access --seeds 10000
   meridian sim access --seed 137 --trace",
+    messages: MESSAGES,
+    explained: None,
     settings: &[],
     pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,

@@ -18,6 +18,7 @@ pub mod trial;
 
 use super::files::net::{Crowd, Habits, Net};
 use super::{Named, draw_all, names_of_planted};
+use crate::of::files::words::MESSAGES;
 use crate::world::Stimulus;
 use bytes::Bytes;
 use judge::{Acknowledged, Judge};
@@ -53,6 +54,8 @@ it is freed while it is kept.
 Examples:
   meridian sim backups --seeds 10000
   meridian sim backups --seed 137 --trace",
+    messages: MESSAGES,
+    explained: None,
     settings: &[],
     pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,

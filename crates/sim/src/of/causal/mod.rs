@@ -8,6 +8,7 @@
 //! | [`changing`] | nodes that come and go, regions that join and leave |
 //! | [`sessions`] | sessions, what they see, and all checks |
 //! | [`trial`] | what is drawn, the run, the end |
+//! | [`words`] | the words of a trace |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod changing;
@@ -15,6 +16,7 @@ pub mod node;
 pub mod planted;
 pub mod sessions;
 pub mod trial;
+pub mod words;
 
 pub use trial::Trial;
 
@@ -47,6 +49,8 @@ Examples:
   meridian sim causal --seeds 100000
   meridian sim causal --seeds 1000 --regions 3
   meridian sim causal --seed 137 --trace",
+    messages: "a key, as k3, an update within a region, as k3@4.1, or a label, as 812345344",
+    explained: None,
     settings: &[Setting { name: "regions", values: &["N"], help: "How many regions there are" }],
     pin,
     planted: names_of_planted::<Trial>,

@@ -3,10 +3,12 @@
 use super::changing::{Configurations, Nodes, Plan};
 use super::node::Node;
 use super::sessions::{Held, Profile, Sessions};
+use super::words::Words;
 use super::{Member, planted};
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
 use crate::sessions::{delays, value_of};
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Random, Setup, World};
 use meridian_core::{Key, NodeId, Value};
@@ -328,6 +330,10 @@ impl Subject for Trial {
             );
         }
         text
+    }
+
+    fn teller() -> Box<dyn Teller<Member>> {
+        Box::new(Words::default())
     }
 
     fn counts(world: &Groups) -> Counts {

@@ -6,6 +6,7 @@
 
 mod asks;
 pub mod trial;
+pub mod words;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use crate::world::{Owner, Random, Stimulus};
@@ -41,6 +42,8 @@ What is not given is drawn from the seed. A failure says how to see it again.
 Examples:
   meridian sim configuration --seeds 10000
   meridian sim configuration --seed 137 --trace",
+    messages: "a request by its client and the client's number, as 10002.3, or an instance, as 7",
+    explained: None,
     settings: &[Setting {
         name: "keepers",
         values: &["1", "3"],

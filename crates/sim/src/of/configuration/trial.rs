@@ -1,7 +1,9 @@
 //! A trial: two of five nodes are removed.
 
+use super::words::Words;
 use super::{Cluster, MS, NODES, SETTINGS, file};
 use crate::faults::Faults;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation, WorldOf};
 use crate::world::{Random, Setup};
 use meridian_cluster::Topology;
@@ -138,6 +140,10 @@ impl Subject for Trial {
         };
         let all: Vec<_> = world.processes().filter_map(status).collect();
         format!("{}; {}", world.owner.describe(), all.join("; "))
+    }
+
+    fn teller() -> Box<dyn Teller<ConfigurationReplica>> {
+        Box::new(Words)
     }
 
     fn counts(world: &WorldOf<Self>) -> Counts {

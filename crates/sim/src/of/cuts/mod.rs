@@ -15,6 +15,7 @@ pub mod trial;
 use super::files::net::{Crowd, Habits, Net};
 use super::files::regions;
 use super::{Named, draw_all, names_of_planted};
+use crate::of::files::words::MESSAGES;
 use crate::world::Stimulus;
 use meridian_cluster::Topology;
 use meridian_core::{Event, GroupId, RegionId, Time};
@@ -46,6 +47,8 @@ given up in time; and that the tops of regions are shown in any case.
 Examples:
   meridian sim cuts --seeds 10000
   meridian sim cuts --seed 137 --trace",
+    messages: MESSAGES,
+    explained: None,
     settings: &[],
     pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,

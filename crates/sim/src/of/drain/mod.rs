@@ -8,6 +8,7 @@
 
 mod clients;
 pub mod trial;
+pub mod words;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use crate::stores::{Due, Effect, Stores};
@@ -51,6 +52,8 @@ What is not given is drawn from the seed. A failure says how to see it again.
 Examples:
   meridian sim drain --seeds 10000
   meridian sim drain --seed 137 --trace",
+    messages: "a block",
+    explained: None,
     settings: &[Setting {
         name: "dead",
         values: &["true", "false"],

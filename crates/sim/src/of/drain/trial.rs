@@ -1,8 +1,10 @@
 //! A trial: two of four or five nodes are removed, one of them may stay after all, and disks damage
 //! or lose what is on others.
 
+use super::words::Words;
 use super::{Blocks, Harm, MS, topology};
 use crate::faults::Faults;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation, WorldOf};
 use crate::world::{Logs, Random, Setup};
 use meridian_blocks::store;
@@ -189,6 +191,10 @@ impl Subject for Trial {
 
     fn describe(world: &WorldOf<Self>) -> String {
         world.owner.describe()
+    }
+
+    fn teller() -> Box<dyn Teller<Drain>> {
+        Box::new(Words)
     }
 
     fn counts(world: &WorldOf<Self>) -> Counts {

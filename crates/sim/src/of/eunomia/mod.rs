@@ -7,12 +7,14 @@
 //! | [`sessions`] | sessions, what they see, and all checks |
 //! | [`changing`] | regions that join, leave and are lost |
 //! | [`trial`] | what is drawn, the run, the end |
+//! | [`words`] | the words of a trace |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod changing;
 pub mod planted;
 pub mod sessions;
 pub mod trial;
+pub mod words;
 
 pub use trial::Trial;
 
@@ -42,6 +44,8 @@ Examples:
   meridian sim eunomia --seeds 100000
   meridian sim eunomia --seeds 1000 --regions 5
   meridian sim eunomia --seed 137 --trace",
+    messages: "a label by its timestamp, as 812345344, or a key, as k3",
+    explained: None,
     settings: &[Setting {
         name: "regions",
         values: &["N"],

@@ -2,10 +2,12 @@
 
 use super::changing::{Configuration, Plan};
 use super::sessions::{Profile, Sessions};
+use super::words::Words;
 use super::{Member, planted};
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
 use crate::sessions::{Held, delays, value_of};
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Random, Setup, World};
 use meridian_core::RegionId;
@@ -260,6 +262,10 @@ impl Subject for Trial {
             };
         }
         text
+    }
+
+    fn teller() -> Box<dyn Teller<Member>> {
+        Box::new(Words)
     }
 
     fn counts(world: &Regions) -> Counts {

@@ -3,6 +3,8 @@
 
 use super::net::{self, Crowd};
 use super::trial::describe_waiting;
+use super::words::Words;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::World;
 use meridian_fs::Partition;
@@ -105,6 +107,10 @@ impl<T: CrowdTrial> Subject for T {
     fn describe(world: &World<Node, T::Crowd>) -> String {
         let more = <T as CrowdTrial>::describe(world);
         describe_waiting(world, &format!("{}{more}", world.owner.waiting()))
+    }
+
+    fn teller() -> Box<dyn Teller<Node>> {
+        Box::new(Words::default())
     }
 
     fn counts(world: &World<Node, T::Crowd>) -> Counts {

@@ -21,6 +21,7 @@ mod reading;
 pub mod regions;
 mod saving;
 pub mod trial;
+pub mod words;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use crate::world::{DiskFailure, Owner, Random, Stimulus};
@@ -47,6 +48,7 @@ use reading::Reading;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use words::MESSAGES;
 
 /// `meridian sim files`.
 pub const NAMED: Named = Named {
@@ -69,6 +71,8 @@ Examples:
   meridian sim files --seeds 10000
   meridian sim files --seeds 1000 --nodes 1 --order linearizable
   meridian sim files --seed 137 --trace",
+    messages: MESSAGES,
+    explained: None,
     settings: &[
         Setting { name: "nodes", values: &["N"], help: "How many nodes each region has" },
         Setting {

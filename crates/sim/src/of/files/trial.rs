@@ -1,8 +1,10 @@
 //! A trial of whole nodes: what clients were told of their files holds, under all faults.
 
 use super::regions::{faults, have_applied_all, ordered, partitions, setup};
+use super::words::Words;
 use super::{FilesWorkload, Tally};
 use crate::faults::Faults;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{DiskBug, Logs, Owner, Random, World};
 use meridian_cluster::ring::Ring;
@@ -235,6 +237,10 @@ impl Subject for Trial {
 
     fn describe(world: &Cluster) -> String {
         describe_waiting(world, &world.owner.waiting())
+    }
+
+    fn teller() -> Box<dyn Teller<Node>> {
+        Box::new(Words::default())
     }
 
     fn counts(world: &Cluster) -> Counts {

@@ -8,6 +8,7 @@
 //! | [`clients`] | clients, and what they see |
 //! | [`replacing`] | nodes that come and go |
 //! | [`trial`] | what is drawn, the run, the end |
+//! | [`words`] | the words of a trace |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 //! | [`explored`] | small cases, in all orders of arrival |
 
@@ -18,6 +19,7 @@ pub mod planted;
 pub mod register;
 pub mod replacing;
 pub mod trial;
+pub mod words;
 
 pub use trial::Trial;
 
@@ -46,6 +48,8 @@ Examples:
   meridian sim hermes --seeds 100000
   meridian sim hermes --seeds 1000 --reads check --acks all
   meridian sim hermes --seed 137 --trace",
+    messages: "a key, as k3, or an update by its key and place, as k3@4.1",
+    explained: None,
     settings: &[
         Setting { name: "nodes", values: &["N"], help: "How many nodes there are" },
         Setting {

@@ -4,8 +4,10 @@ use super::clients::{Clients, Memory, Profile, agreed};
 use super::node::Node;
 use super::planted;
 use super::replacing::Plan;
+use super::words::Words;
 use crate::faults::Faults;
 use crate::lossy::Loss;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Subject, Violation};
 use crate::world::{Logs, Random, Setup, World};
 use meridian_core::NodeId;
@@ -311,6 +313,10 @@ impl Subject for Trial {
             text += &format!("{:?}", membership.registry());
         }
         text
+    }
+
+    fn teller() -> Box<dyn Teller<Node>> {
+        Box::new(Words::default())
     }
 
     fn counts(world: &Cluster) -> Counts {

@@ -14,6 +14,7 @@ pub mod trial;
 use super::files::net::{Crowd, Habits, Net};
 use super::files::regions;
 use super::{Named, draw_all, names_of_planted};
+use crate::of::files::words::MESSAGES;
 use crate::world::Stimulus;
 use client::{Asked, Client, Seen};
 use meridian_cluster::Topology;
@@ -45,6 +46,8 @@ partitions, and nothing else.
 Examples:
   meridian sim locks --seeds 10000
   meridian sim locks --seed 137 --trace",
+    messages: MESSAGES,
+    explained: None,
     settings: &[],
     pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,

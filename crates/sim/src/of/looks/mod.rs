@@ -18,6 +18,7 @@ pub mod trial;
 use super::files::net::{Crowd, Habits, Net, Plan as Planned};
 use super::files::regions;
 use super::{Named, draw_all, names_of_planted};
+use crate::of::files::words::MESSAGES;
 use crate::world::Stimulus;
 use batches::Batches;
 use bytes::Bytes;
@@ -52,6 +53,8 @@ what its giver saw, acknowledged or not.
 Examples:
   meridian sim looks --seeds 10000
   meridian sim looks --seed 137 --trace",
+    messages: MESSAGES,
+    explained: None,
     settings: &[],
     pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,

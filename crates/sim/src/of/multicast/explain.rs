@@ -1,19 +1,17 @@
 //! Why a message was delivered where and when it was: the conditions of its delivery at each
 //! process, when each was met, and by which event.
 
+use crate::explain::{Inquiry, Moment};
 use crate::of::multicast::history::{Entry, History};
 use crate::of::multicast::replica::Replica;
 use crate::of::multicast::words::{Words, of_epoch, of_groups};
 use crate::of::multicast::workload::Workload;
-use crate::trace::Teller;
-use crate::trial::{Subject, run_watched};
+use crate::trial::{Stage, Subject};
 use crate::world::{Happened, Watcher, What};
 use meridian_core::{GroupId, MessageId, Position, ProcessId, Time};
 use meridian_multicast::{Epoch, Obstacles, Output, Rank, Timestamp};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::rc::Rc;
 
 /// So many of those that were before a message are named.
 const BEFORE_MAX: usize = 8;
@@ -80,23 +78,6 @@ impl Condition {
             Condition::Closed => known(obstacles.open.is_empty()),
             Condition::Disk => None,
         }
-    }
-}
-
-/// An event of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// Its number.
-    pub number: u64,
-    /// The time of the world.
-    pub at: Time,
-    /// What it was.
-    pub words: String,
-}
-
-impl Moment {
-    fn text(&self) -> String {
-        format!("{:.3} ms, #{} {}", self.at.0 as f64 / 1e6, self.number, self.words)
     }
 }
 
@@ -227,8 +208,7 @@ impl Explanation {
 
     /// A process takes up an event.
     fn begins(&mut self, event: &Happened<'_, Replica>, is_about: bool) {
-        let words = self.words.words(event.what);
-        let moment = Moment { number: event.number, at: event.now, words };
+        let moment = Moment::of(event, &self.words);
         let batch = self.batches.entry(event.at).or_default();
         if is_about {
             batch.about = Some(moment.clone());
@@ -253,16 +233,15 @@ impl Explanation {
     }
 }
 
-impl Watcher<Replica> for Rc<RefCell<Explanation>> {
+impl Watcher<Replica> for Explanation {
     fn happened(&mut self, event: &Happened<'_, Replica>) {
-        let mut this = self.borrow_mut();
-        let is_about = this.words.messages(event).contains(&this.id);
-        let (id, at, now) = (this.id, event.at, event.now);
+        let is_about = self.words.messages(event).contains(&self.id);
+        let (id, at, now) = (self.id, event.at, event.now);
         match event.what {
-            What::Event(_) => this.begins(event, is_about),
+            What::Event(_) => self.begins(event, is_about),
             What::Output(Output::Deliver(delivery)) if delivery.start.id == id => {
                 let (ts, position) = (delivery.ts, delivery.position);
-                let account = this.account(at);
+                let account = self.account(at);
                 if account.told.is_none() {
                     account.told = Some((now, ts, position));
                     let before = account.delivered.as_ref().is_some_and(|then| then.at < now);
@@ -274,9 +253,9 @@ impl Watcher<Replica> for Rc<RefCell<Explanation>> {
             }
             // What the process had is lost, unless its disk has it.
             What::Words(_) if event.kind == "crash" => {
-                this.batches.remove(&at);
-                if this.account(at).told.is_none() {
-                    this.accounts.remove(&at);
+                self.batches.remove(&at);
+                if self.account(at).told.is_none() {
+                    self.accounts.remove(&at);
                 }
             }
             _ => {}
@@ -284,15 +263,14 @@ impl Watcher<Replica> for Rc<RefCell<Explanation>> {
     }
 
     fn stepped(&mut self, at: ProcessId, process: &Replica, _now: Time) {
-        let mut this = self.borrow_mut();
-        let Some(cause) = this.batches.entry(at).or_default().cause() else { return };
-        let id = this.id;
+        let Some(cause) = self.batches.entry(at).or_default().cause() else { return };
+        let id = self.id;
         let obstacles = process.multicast.obstacles(id);
         let is_delivered = process.multicast.delivered_at(id).is_some();
         if obstacles.is_none() && !is_delivered {
             return; // Most steps are about other messages.
         }
-        let account = this.account(at);
+        let account = self.account(at);
         if account.delivered.is_some() || account.taken_over {
             return;
         }
@@ -306,31 +284,23 @@ impl Watcher<Replica> for Rc<RefCell<Explanation>> {
             account.delivered = Some(cause.clone());
         }
         if let Some(obstacles) = obstacles {
-            this.propose(at, &obstacles, &cause);
+            self.propose(at, &obstacles, &cause);
         }
     }
 }
 
-/// See [`Subject::explain`].
-///
-/// # Errors
-/// No message of the run has this name.
-pub fn explain<S>(subject: &S, seed: u64, message: &str) -> Result<String, String>
-where
-    S: Subject<Process = Replica, Owner = Workload>,
-{
-    let id: MessageId = message.parse().map_err(|what| format!("{what}"))?;
-    let shared = Rc::new(RefCell::new(Explanation::new(id)));
-    let (stage, judged) = run_watched(seed, subject, Box::new(shared.clone()));
-    let history = &stage.world.owner.history;
-    let text = shared.borrow().text(history).ok_or_else(|| {
-        let some = history.messages().into_keys().take(3).map(|id| id.to_string());
-        let some: Vec<_> = some.collect();
-        format!("no message of seed {seed} is called {id}: there are {}, ..", some.join(", "))
-    })?;
-    let drawn = subject.draw(seed);
-    let failed = judged.err().map(|what| format!("\n\nviolated: {what}")).unwrap_or_default();
-    Ok(format!("seed {seed}; {drawn}\n\n{text}{failed}"))
+impl<S: Subject<Process = Replica, Owner = Workload>> Inquiry<S> for Explanation {
+    type Name = MessageId;
+
+    fn into_message(name: MessageId) -> Self {
+        Explanation::new(name)
+    }
+
+    fn found(&self, stage: &Stage<S>) -> Result<String, Vec<String>> {
+        let history = &stage.world.owner.history;
+        let some = || history.messages().into_keys().take(3).map(|id| id.to_string()).collect();
+        self.text(history).ok_or_else(some)
+    }
 }
 
 impl Explanation {

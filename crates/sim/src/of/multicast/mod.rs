@@ -41,6 +41,15 @@ use trial::Trial;
 /// Processes of a run at most: more say nothing new, slowly.
 const PROCESSES_MAX: u32 = 60;
 
+const EXPLAINED: &str = "\
+What is told: the final timestamp; what each group proposed, when, and when that was decided; and
+for each process that the message went to, when each condition of its delivery was met and by which
+event, what was before it, and what its delivery waited for last.
+
+Examples:
+  meridian sim multicast --seed 137 --trace --process g0/n1 --until 9000
+  meridian sim explain multicast 137 3.7";
+
 /// `meridian sim multicast`.
 pub const NAMED: Named = Named {
     name: "multicast",
@@ -61,6 +70,8 @@ Examples:
   meridian sim multicast --short --seeds 100000
   meridian sim multicast --seeds 1000 --groups 2 --replicas 5 --clock hybrid
   meridian sim multicast --seed 137 --trace",
+    messages: "a message by its client and the client's number, as 3.7",
+    explained: Some(EXPLAINED),
     settings: &[
         Setting { name: "short", values: &[], help: "Short runs without faults" },
         Setting {

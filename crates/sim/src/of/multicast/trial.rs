@@ -1,12 +1,13 @@
 //! A trial of PrimCast: clients and faults for a while, then healing, and a judgement.
 
 use super::checkers::{End, check_agreement, check_real_time, check_safety, check_validity};
-use super::explain::explain;
+use super::explain::Explanation;
 use super::history::Entry;
 use super::planted;
 use super::replica::{Replica, groups_of};
 use super::words::Words;
 use super::workload::{Profile, Workload};
+use crate::explain::explain;
 use crate::faults::Faults;
 use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
@@ -324,7 +325,7 @@ impl Subject for Trial {
     }
 
     fn explain(&self, seed: u64, message: &str) -> Result<String, String> {
-        explain(self, seed, message)
+        explain::<Explanation, _>(self, seed, message)
     }
 
     fn planted() -> Vec<(String, Self)> {

@@ -4,8 +4,9 @@
 
 use crate::of::multicast::replica::{Kept, Replica};
 use crate::trace::Teller;
-use crate::world::{Happened, What};
-use meridian_core::{Event, GroupId, MessageId, ProcessId};
+use crate::words::{list, of_nodes};
+use crate::world::{Happened, Way, What};
+use meridian_core::{GroupId, MessageId, ProcessId};
 use meridian_multicast::message::{
     Entry, EpochMessage, FenceMessage, Horizon, NormalMessage, OrderMessage, RecoveryMessage,
     RemoteMessage, StabilityMessage, Stable,
@@ -14,10 +15,6 @@ use meridian_multicast::{
     Command, Config, Epoch, Message, Output, Record, Start, Timestamp, Touches,
 };
 use std::collections::BTreeMap;
-use std::fmt::Display;
-
-/// So many names of one kind stand in a line.
-const NAMES_MAX: usize = 8;
 
 /// The words, and where messages stand: an ACK says up to where it holds `T`, and is about those
 /// that it has not acknowledged before.
@@ -31,38 +28,19 @@ pub struct Words {
 impl Words {
     /// The messages that an event is about.
     pub fn messages(&mut self, event: &Happened<'_, Replica>) -> Vec<MessageId> {
-        match (event.what, event.to) {
-            (What::Message(message), Some(to)) => self.of_message(true, event.at, to, message),
-            (What::Event(Event::Message { from, message }), _) => {
-                self.of_message(false, *from, event.at, message)
-            }
-            (What::Event(Event::Command(command)), _) => of_asked(command),
-            (What::Command(command), _) => of_asked(command),
-            (What::Record(Kept::Protocol(record)), _) => match record {
-                Record::Append { entries, .. } => ids(entries),
-                Record::NewState { entries, .. } => ids(entries),
-                Record::Delivered { id, .. } => vec![*id],
-                _ => Vec::new(),
-            },
-            (What::Output(output), _) => match output {
-                Output::Deliver(delivery) => vec![delivery.start.id],
-                Output::Duplicate(id) | Output::Ended { id, .. } | Output::Refused { id, .. } => {
-                    vec![*id]
-                }
-                Output::Settled(ids) => ids.clone(),
-                Output::SnapshotWanted { .. } | Output::Install { .. } => Vec::new(),
-            },
-            _ => Vec::new(),
+        if let Some((sent, way, message)) = event.said() {
+            return self.said(sent, way, message);
+        }
+        match event.what {
+            What::Record(record) => kept(record),
+            What::Output(output) => told(output),
+            _ => event.asked().map(asked).unwrap_or_default(),
         }
     }
 
-    fn of_message(
-        &mut self,
-        sent: bool,
-        from: ProcessId,
-        to: ProcessId,
-        message: &Message,
-    ) -> Vec<MessageId> {
+    /// Those that are meant where a process says this to another: as it is sent, or as it comes.
+    pub fn said(&mut self, sent: bool, way: Way<ProcessId>, message: &Message) -> Vec<MessageId> {
+        let Way { from, to } = way;
         self.learn(from.group, message);
         let mut about = message.subjects();
         let acknowledges = match message {
@@ -114,24 +92,20 @@ impl Teller<Replica> for Words {
         peer.to_string()
     }
 
-    fn words(&self, what: &What<'_, Replica>) -> String {
-        match what {
-            What::Event(Event::Message { from, message }) => {
-                format!("from {from}: {}", of_message(message))
-            }
-            What::Event(Event::Restarted(peer)) => format!("hears that {peer} starts anew"),
-            What::Event(Event::Command(command)) => of_command(command),
-            What::Command(command) => of_command(command),
-            What::Record(Kept::Protocol(record)) => of_record(record),
-            What::Record(Kept::Application(delivered)) => {
-                format!("the list of {} that were delivered", delivered.len())
-            }
-            What::Message(message) => of_message(message),
-            What::Output(output) => of_output(output),
-            What::Event(Event::Started | Event::Timer(_) | Event::Idle) | What::Words(_) => {
-                what.to_string()
-            }
-        }
+    fn message(&self, _way: Way<ProcessId>, message: &Message) -> String {
+        of_message(message)
+    }
+
+    fn command(&self, command: &Command) -> String {
+        of_command(command)
+    }
+
+    fn record(&self, record: &Kept) -> String {
+        of_kept(record)
+    }
+
+    fn output(&self, output: &Output) -> String {
+        of_output(output)
     }
 
     fn about(&mut self, event: &Happened<'_, Replica>) -> Vec<String> {
@@ -139,7 +113,8 @@ impl Teller<Replica> for Words {
     }
 }
 
-fn of_asked(command: &Command) -> Vec<MessageId> {
+/// Those that a process is asked about.
+pub fn asked(command: &Command) -> Vec<MessageId> {
     match command {
         Command::Start(start) | Command::Multicast(start) => vec![start.id],
         Command::Learn(_) | Command::Fence(_) | Command::FetchState | Command::Snapshot { .. } => {
@@ -148,19 +123,36 @@ fn of_asked(command: &Command) -> Vec<MessageId> {
     }
 }
 
-fn ids(entries: &[Entry]) -> Vec<MessageId> {
-    entries.iter().map(|entry| entry.start.id).collect()
+/// Those that a record of a replica names.
+pub fn kept(record: &Kept) -> Vec<MessageId> {
+    match record {
+        Kept::Protocol(record) => recorded(record),
+        Kept::Application(_) => Vec::new(),
+    }
 }
 
-/// The first of them, and how many more there are.
-fn list<T: Display>(names: impl IntoIterator<Item = T>) -> String {
-    let mut names = names.into_iter();
-    let first: Vec<_> = names.by_ref().take(NAMES_MAX).map(|name| name.to_string()).collect();
-    match (first.len(), names.count()) {
-        (0, _) => "nothing".into(),
-        (_, 0) => first.join(", "),
-        (_, more) => format!("{} and {more} more", first.join(", ")),
+/// Those that a record names.
+pub fn recorded(record: &Record) -> Vec<MessageId> {
+    match record {
+        Record::Append { entries, .. } => ids(entries),
+        Record::NewState { entries, .. } => ids(entries),
+        Record::Delivered { id, .. } => vec![*id],
+        _ => Vec::new(),
     }
+}
+
+/// Those that an output names.
+pub fn told(output: &Output) -> Vec<MessageId> {
+    match output {
+        Output::Deliver(delivery) => vec![delivery.start.id],
+        Output::Duplicate(id) | Output::Ended { id, .. } | Output::Refused { id, .. } => vec![*id],
+        Output::Settled(ids) => ids.clone(),
+        Output::SnapshotWanted { .. } | Output::Install { .. } => Vec::new(),
+    }
+}
+
+fn ids(entries: &[Entry]) -> Vec<MessageId> {
+    entries.iter().map(|entry| entry.start.id).collect()
 }
 
 /// Groups, as `g0 g1`.
@@ -180,26 +172,33 @@ fn at(id: MessageId, ts: Timestamp) -> String {
     format!("{id} at {}", ts.0)
 }
 
-fn of_start(start: &Start) -> String {
+/// What is multicast, and where to.
+pub fn of_start(start: &Start) -> String {
     let mut text = format!("{} to {}", start.id, of_groups(&start.dest));
     if start.after > Timestamp(0) {
         text += &format!(" after {}", start.after.0);
     }
-    if let Touches::Keys(keys) = &start.touches {
-        text += &format!(", touches {}", list(keys.iter()));
-    }
+    text += &of_touches(&start.touches);
     if let Some(config) = &start.config {
-        let members = config.members.iter().map(|node| format!("n{}", node.0));
-        text += &format!(", g{} becomes {}", config.group.0, list(members));
+        text += &format!(", g{} becomes {}", config.group.0, of_nodes(&config.members));
     }
     text
+}
+
+/// What a message must be ordered with, unless that is all.
+pub fn of_touches(touches: &Touches) -> String {
+    match touches {
+        Touches::Keys(keys) => format!(", touches {}", list(keys.iter())),
+        Touches::All => String::new(),
+    }
 }
 
 fn of_entries(entries: &[Entry]) -> String {
     list(entries.iter().map(|entry| at(entry.start.id, entry.ts)))
 }
 
-fn of_message(message: &Message) -> String {
+/// What one process says to another.
+pub fn of_message(message: &Message) -> String {
     match message {
         Message::Normal(message) => of_normal(message),
         Message::Remote(message) => of_remote(message),
@@ -366,12 +365,14 @@ fn of_fence(message: &FenceMessage) -> String {
     }
 }
 
-fn of_config(config: &Config) -> String {
-    let members = list(config.members.iter().map(|node| format!("n{}", node.0)));
+/// Who is in a group, by number.
+pub fn of_config(config: &Config) -> String {
+    let members = of_nodes(&config.members);
     format!("configuration {} of g{}: {members}", config.number, config.group.0)
 }
 
-fn of_command(command: &Command) -> String {
+/// What a process is asked.
+pub fn of_command(command: &Command) -> String {
     match command {
         Command::Multicast(start) => format!("is to multicast {}", of_start(start)),
         Command::Start(start) => format!("Start {}", of_start(start)),
@@ -386,7 +387,18 @@ fn of_command(command: &Command) -> String {
     }
 }
 
-fn of_record(record: &Record) -> String {
+/// What a replica writes to its log.
+pub fn of_kept(record: &Kept) -> String {
+    match record {
+        Kept::Protocol(record) => of_record(record),
+        Kept::Application(delivered) => {
+            format!("the list of {} that were delivered", delivered.len())
+        }
+    }
+}
+
+/// What a process writes to its log.
+pub fn of_record(record: &Record) -> String {
     match record {
         Record::Promised(epoch) => format!("promised {}", of_epoch(*epoch)),
         Record::Append { from, entries } => format!("T from {from}: {}", of_entries(entries)),
@@ -406,7 +418,8 @@ fn of_record(record: &Record) -> String {
     }
 }
 
-fn of_output(output: &Output) -> String {
+/// What a process tells its owner.
+pub fn of_output(output: &Output) -> String {
     match output {
         Output::Deliver(delivery) => {
             let place = delivery.position.0;

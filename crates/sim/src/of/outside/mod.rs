@@ -6,10 +6,12 @@
 //! | [`station`] | a member with its desk, or a client: the process of each peer |
 //! | [`clients`] | what clients multicast and are told, and what members deliver |
 //! | [`trial`] | what is drawn, the run, the end; planted bugs |
+//! | [`words`] | the words of a trace |
 
 pub mod clients;
 pub mod station;
 pub mod trial;
+pub mod words;
 
 pub use clients::Clients;
 pub use station::Station;
@@ -32,6 +34,8 @@ not delivered never is.
 Examples:
   meridian sim outside --seeds 100000
   meridian sim outside --seed 137 --trace",
+    messages: "a message by its client and the client's number, as 7b2f.12",
+    explained: None,
     settings: &[],
     pin: draw_all::<Trial>,
     planted: names_of_planted::<Trial>,

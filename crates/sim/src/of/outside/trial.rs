@@ -2,9 +2,11 @@
 
 use super::clients::Clients;
 use super::station::{NOWHERE, Station};
+use super::words::Words;
 use crate::faults::Faults;
 use crate::of::multicast::replica::{Replica, groups_of};
 use crate::of::multicast::trial::drawn_faults;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Random, Setup, World};
 use meridian_core::{NodeId, ProcessId};
@@ -151,6 +153,10 @@ impl Subject for Trial {
             );
         }
         text
+    }
+
+    fn teller() -> Box<dyn Teller<Station>> {
+        Box::new(Words::default())
     }
 
     fn counts(world: &Cluster) -> Counts {

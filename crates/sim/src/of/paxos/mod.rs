@@ -7,20 +7,33 @@
 //! | [`clients`] | clients as the library's own behave; what replicas answer |
 //! | [`service`] | registers that know what was executed |
 //! | [`watch`] | what must hold of replicas at all times |
+//! | [`words`], [`explain`] | the words of a trace; why a request was executed here and now |
 //! | [`explored`] | small cases, in all orders of arrival |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod clients;
+pub mod explain;
 pub mod explored;
 pub mod planted;
 pub mod service;
 pub mod trial;
 pub mod watch;
+pub mod words;
 
 pub use trial::{Cluster, Stage, Trial};
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use meridian_paxos::{Recovery, Routing};
+
+const EXPLAINED: &str = "\
+What is told: who was asked first; in which instances and views leaders proposed the request, and
+who accepted that; who knew first that an instance with it is decided; and for each replica, when it
+knew that, which earlier decisions were missing then, when it executed the instance and for which
+decision that waited last; and who answered.
+
+Examples:
+  meridian sim paxos --seed 137 --trace --until 900
+  meridian sim explain paxos 137 10002.3";
 
 /// `meridian sim paxos`.
 pub const NAMED: Named = Named {
@@ -42,6 +55,8 @@ Examples:
   meridian sim paxos --seeds 100000
   meridian sim paxos --seeds 1000 --mode epoch-ss --replicas 5 --changes true
   meridian sim paxos --seed 137 --trace",
+    messages: "a request by its client and the client's number, as 10002.3, or an instance, as 7",
+    explained: Some(EXPLAINED),
     settings: &[
         Setting {
             name: "mode",

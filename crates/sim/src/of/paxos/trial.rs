@@ -3,11 +3,15 @@
 
 use super::Replica;
 use super::clients::{Clients, Profile, process};
+use super::explain::Explanation;
 use super::planted;
 use super::service::Registers;
 use super::watch::Watch;
+use super::words::Words;
+use crate::explain::explain;
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Subject, Violation};
 use crate::world::{Random, Setup, World};
 use meridian_core::{NodeId, ProcessId};
@@ -442,6 +446,14 @@ impl Subject for Trial {
     }
 
     /// Also how many instances were decided, and how often a log was seen to begin late.
+    fn teller() -> Box<dyn Teller<Replica>> {
+        Box::new(Words)
+    }
+
+    fn explain(&self, seed: u64, message: &str) -> Result<String, String> {
+        explain::<Explanation, _>(self, seed, message)
+    }
+
     fn counts(world: &Cluster) -> Counts {
         let mut counts = world.owner.counts.clone();
         counts.add("instances", world.owner.watch.decided() as u64);

@@ -14,6 +14,7 @@ pub mod trial;
 use super::files::net::{Crowd, Habits, Net};
 use super::files::regions;
 use super::{Named, draw_all, names_of_planted};
+use crate::of::files::words::MESSAGES;
 use crate::world::Stimulus;
 use known::Known;
 use meridian_cluster::Topology;
@@ -42,6 +43,8 @@ is below its directory.
 Examples:
   meridian sim quotas --seeds 10000
   meridian sim quotas --seed 137 --trace",
+    messages: MESSAGES,
+    explained: None,
     settings: &[],
     pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,

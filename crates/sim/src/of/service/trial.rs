@@ -6,6 +6,8 @@ use super::{Replica, process};
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
 use crate::of::paxos::trial as paxos;
+use crate::of::paxos::words::Words;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Random, Setup, World};
 use meridian_core::{NodeId, ProcessId};
@@ -175,6 +177,10 @@ impl<S: Service> Subject for Trial<S> {
             text += &format!("\n{peer}: {view} leading {leading}, active {active}, {executed:?}");
         }
         text
+    }
+
+    fn teller() -> Box<dyn Teller<Replica<S>>> {
+        Box::new(Words)
     }
 
     fn counts(world: &Cluster<S>) -> Counts {
