@@ -174,6 +174,11 @@ impl<S: Service> Paxos<S> {
         decided.filter_map(|(instance, entry)| Some((instance, &entry.vote.as_ref()?.1)))
     }
 
+    /// The first instance that is in its log: all before are in a snapshot.
+    pub fn log_base(&self) -> Instance {
+        self.log.base()
+    }
+
     /// Whether it leads its view and has finished Phase 1.
     pub fn is_leading(&self) -> bool {
         self.proposer.as_ref().is_some_and(|proposer| proposer.prepared)

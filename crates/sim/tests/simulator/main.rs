@@ -20,6 +20,7 @@ mod eunomia;
 mod exhaustive_multicast;
 mod exhaustive_paxos;
 mod explained;
+mod explained_requests;
 mod fences;
 mod files;
 mod full_disk;

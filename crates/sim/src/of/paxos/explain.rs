@@ -32,8 +32,7 @@ pub struct Proposal {
 pub struct Place {
     /// When the replica knew it.
     pub decided: Moment,
-    /// Earlier instances that it had not executed, and did not know the decision of, then: as far
-    /// as that could be said, since a log begins with what is in no snapshot.
+    /// Earlier instances that it had not executed, and did not know the decision of, then.
     pub before: Vec<Instance>,
     /// The first of them that was missing at the last look: what the execution waited for last.
     pub last: Option<Instance>,
@@ -159,7 +158,7 @@ impl<S: Service> Watcher<Lossy<Paxos<S>>> for Explanation {
         let new: Vec<_> = new.filter(|(_, batch)| self.is_in(batch)).map(|(new, _)| new).collect();
         for instance in new {
             let known: BTreeSet<_> = paxos.decisions().map(|(instance, _)| instance).collect();
-            let first = known.first().map_or(earlier, |first| earlier.max(*first));
+            let first = earlier.max(paxos.log_base());
             let before = (first.0..instance.0).map(Instance);
             let before = before.filter(|before| !known.contains(before)).collect();
             let decided = cause.clone();

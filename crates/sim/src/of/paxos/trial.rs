@@ -445,7 +445,6 @@ impl Subject for Trial {
         describe(world)
     }
 
-    /// Also how many instances were decided, and how often a log was seen to begin late.
     fn teller() -> Box<dyn Teller<Replica>> {
         Box::new(Words)
     }
@@ -454,6 +453,7 @@ impl Subject for Trial {
         explain::<Explanation, _>(self, seed, message)
     }
 
+    /// Also how many instances were decided, and how often a log was seen to begin late.
     fn counts(world: &Cluster) -> Counts {
         let mut counts = world.owner.counts.clone();
         counts.add("instances", world.owner.watch.decided() as u64);
