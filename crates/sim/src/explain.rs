@@ -41,7 +41,7 @@ pub trait Inquiry<S: Subject>: Watcher<S::Process> + Sized + 'static {
     type Name: FromStr<Err: Display>;
 
     /// Into this message; to be told of all events.
-    fn into_message(name: Self::Name) -> Self;
+    fn about(name: Self::Name) -> Self;
 
     /// What was found, for people, once the run is over.
     ///
@@ -60,7 +60,7 @@ pub fn explain<I: Inquiry<S>, S: Subject>(
     message: &str,
 ) -> Result<String, String> {
     let name: I::Name = message.parse().map_err(|what| format!("{what}"))?;
-    let inquiry = Rc::new(RefCell::new(I::into_message(name)));
+    let inquiry = Rc::new(RefCell::new(I::about(name)));
     let (stage, judged) = run_watched(seed, subject, Box::new(inquiry.clone()));
     let found = inquiry.borrow().found(&stage);
     let text = found.map_err(|some| {

@@ -158,13 +158,13 @@ fn what_is_told_of_requests_holds_in_any_run() {
             for (instance, place) in places {
                 assert_eq!(place.contradiction(), None, "seed {seed}, {name} at {at}: {place:?}");
                 let voters = told.proposals.iter().filter(|((of, _), _)| of == instance);
-                let is_majority = voters.map(|(_, proposal)| {
+                let mut is_majority = voters.map(|(_, proposal)| {
                     let accepted = proposal.accepted.iter();
                     let before = accepted.filter(|(_, sent)| sent.number <= place.decided.number);
                     let others = before.map(|(voter, _)| *voter);
                     others.chain([proposal.leader, *at]).collect::<BTreeSet<_>>().len() >= 2
                 });
-                let decided = is_majority.into_iter().any(|is_majority| is_majority);
+                let decided = is_majority.any(|is_majority| is_majority);
                 assert!(decided, "seed {seed}, {name} at {at}: {place:?} {:?}", told.proposals);
                 executed += u64::from(place.executed.is_some());
             }

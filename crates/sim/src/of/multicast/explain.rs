@@ -292,7 +292,7 @@ impl Watcher<Replica> for Explanation {
 impl<S: Subject<Process = Replica, Owner = Workload>> Inquiry<S> for Explanation {
     type Name = MessageId;
 
-    fn into_message(name: MessageId) -> Self {
+    fn about(name: MessageId) -> Self {
         Explanation::new(name)
     }
 

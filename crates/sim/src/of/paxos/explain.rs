@@ -179,7 +179,7 @@ impl<S: Service> Watcher<Lossy<Paxos<S>>> for Explanation {
 impl<R: Service, S: Subject<Process = Lossy<Paxos<R>>>> Inquiry<S> for Explanation {
     type Name = MessageId;
 
-    fn into_message(name: MessageId) -> Self {
+    fn about(name: MessageId) -> Self {
         Explanation::new(name)
     }
 
