@@ -40,7 +40,7 @@ pub trait Inquiry<S: Subject>: Watcher<S::Process> + Sized + 'static {
     /// What messages are called.
     type Name: FromStr<Err: Display>;
 
-    /// Into this message; to be told of all events.
+    /// Into the message with this name; to be told of all events.
     fn about(name: Self::Name) -> Self;
 
     /// What was found, for people, once the run is over.

@@ -8,11 +8,12 @@
 //! | [`clients`] | clients, and what they see |
 //! | [`replacing`] | nodes that come and go |
 //! | [`trial`] | what is drawn, the run, the end |
-//! | [`words`] | the words of a trace |
+//! | [`words`], [`explain`] | the words of a trace; why an update became Valid here and now |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 //! | [`explored`] | small cases, in all orders of arrival |
 
 pub mod clients;
+pub mod explain;
 pub mod explored;
 pub mod node;
 pub mod planted;
@@ -25,6 +26,15 @@ pub use trial::Trial;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use meridian_hermes::{Acks, Durability, Reads};
+
+const EXPLAINED: &str = "\
+What is told: who sent the INV of the update first, and who replayed it; who sent an ACK to them,
+and when they sent VAL; and for each replica, when it held the update, when that was Valid there,
+and what took its place; and whose ACK the coordinator waited for last.
+
+Examples:
+  meridian sim hermes --seed 137 --trace --message k1
+  meridian sim explain hermes 137 k1@2.0";
 
 /// `meridian sim hermes`.
 pub const NAMED: Named = Named {
@@ -49,7 +59,7 @@ Examples:
   meridian sim hermes --seeds 1000 --reads check --acks all
   meridian sim hermes --seed 137 --trace",
     messages: "a key, as k3, or an update by its key and place, as k3@4.1",
-    explained: None,
+    explained: Some(EXPLAINED),
     settings: &[
         Setting { name: "nodes", values: &["N"], help: "How many nodes there are" },
         Setting {

@@ -1,10 +1,12 @@
 //! A trial: clients and faults for a while; then all heals, and a judgement.
 
 use super::clients::{Clients, Memory, Profile, agreed};
+use super::explain::Explanation;
 use super::node::Node;
 use super::planted;
 use super::replacing::Plan;
 use super::words::Words;
+use crate::explain::explain;
 use crate::faults::Faults;
 use crate::lossy::Loss;
 use crate::trace::Teller;
@@ -313,6 +315,10 @@ impl Subject for Trial {
             text += &format!("{:?}", membership.registry());
         }
         text
+    }
+
+    fn explain(&self, seed: u64, message: &str) -> Result<String, String> {
+        explain::<Explanation, _>(self, seed, message)
     }
 
     fn teller() -> Box<dyn Teller<Node>> {

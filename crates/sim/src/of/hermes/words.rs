@@ -187,7 +187,8 @@ fn of_timestamp(ts: Timestamp) -> String {
     text
 }
 
-fn of_place(key: &str, ts: Timestamp) -> String {
+/// The name of an update.
+pub fn of_place(key: &str, ts: Timestamp) -> String {
     format!("{key}@{}", of_timestamp(ts))
 }
 
