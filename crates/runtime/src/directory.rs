@@ -53,11 +53,28 @@ impl Directory {
     pub fn lock(path: &Path) -> Result<Directory, DirectoryError> {
         let file = path.join(LOCK);
         let open = private(File::options().create(true).truncate(false).write(true), &file);
-        let lock = open.map_err(|error| failed("open", &file, error))?;
+        Directory::held(path, open.map_err(|error| failed("open", &file, error))?)
+    }
+
+    /// The same for who only reads: nothing is made or changed, also where nothing can be.
+    ///
+    /// # Errors
+    /// As [`Directory::lock`].
+    pub fn lock_to_read(path: &Path) -> Result<Directory, DirectoryError> {
+        let file = path.join(LOCK);
+        let lock = match File::open(&file) {
+            // Nobody has ever held it: others that read are shut out.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path),
+            opened => opened,
+        };
+        Directory::held(path, lock.map_err(|error| failed("open", &file, error))?)
+    }
+
+    fn held(path: &Path, lock: File) -> Result<Directory, DirectoryError> {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Directory { path: path.into(), _lock: lock }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Locked(path.into())),
-            Err(error) => Err(failed("lock", &file, error.into())),
+            Err(error) => Err(failed("lock", &path.join(LOCK), error.into())),
         }
     }
 
@@ -115,7 +132,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let held = Directory::lock(root.path()).unwrap();
         assert!(matches!(Directory::lock(root.path()), Err(DirectoryError::Locked(_))));
+        assert!(matches!(Directory::lock_to_read(root.path()), Err(DirectoryError::Locked(_))));
         drop(held);
+        let reads = Directory::lock_to_read(root.path()).unwrap();
+        assert!(matches!(Directory::lock(root.path()), Err(DirectoryError::Locked(_))));
+        drop(reads);
         let again = Directory::lock(root.path()).unwrap();
         assert_eq!((again.next_incarnation().unwrap(), again.next_incarnation().unwrap()), (1, 2));
         fs::write(root.path().join("incarnation"), "two").unwrap();

@@ -9,10 +9,12 @@ use crate::error::MemberError;
 use crate::journal;
 use crate::logged::{Logged, Pieces};
 use crate::store::Store;
+use bytes::Bytes;
 use meridian_core::Endpoint;
 use meridian_core::standing::{Acquaintances, Standing, Start};
 use meridian_storage::Disk;
 use meridian_storage::real_disk::random_salt;
+use meridian_storage::wal::Recovered;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -111,21 +113,13 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     };
     let opened = journal::open(disk, &dir, Arc::new(wake))
         .map_err(|error| MemberError::Log(error.to_string()))?;
-    let mut pieces = Pieces::default();
-    for (at, record) in opened.records.iter().enumerate() {
-        let record = pieces.join::<_, P::Peer>(record).map_err(|error| {
-            let (dir, number, why) = (dir.clone(), at as u64 + 1, error.to_string());
-            MemberError::Record { dir, number, why }
-        })?;
-        match record {
-            Some(Logged::Process(record)) => application.replay(process, record),
-            Some(Logged::Application(state)) => application.restore(state),
-            Some(Logged::Known(known)) => acquaintances.restore(known),
-            Some(Logged::Starts(written)) => starts = written,
-            // The others follow, unless the log ends here: then what they say was not durable.
-            Some(Logged::Piece { .. }) | None => {}
-        }
-    }
+    each::<P>(&dir, &opened.records, |record| match record {
+        Logged::Process(record) => application.replay(process, record),
+        Logged::Application(state) => application.restore(state),
+        Logged::Known(known) => acquaintances.restore(known),
+        Logged::Starts(written) => starts = written,
+        Logged::Piece { .. } => {}
+    })?;
     let mut store = Store::new(opened.journal, lock, checkpoint_bytes)?;
     let (mark, began) = (random_salt(), opened.logged);
     starts.push(Start { incarnation, mark, began });
@@ -133,6 +127,45 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     store.begin(starts.clone(), &durable)?;
     let standing = Standing { disk: opened.name, incarnation, mark, began, logged: began };
     Ok(Opened { store: Some(store), standing, acquaintances, starts })
+}
+
+/// Gives each record of the log in `dir`, whole. What its last pieces say was not durable if the
+/// others do not follow.
+fn each<P: Networked>(
+    dir: &Path,
+    written: &[Bytes],
+    mut take: impl FnMut(Logged<P::Record, P::Peer>),
+) -> Result<(), MemberError> {
+    let mut pieces = Pieces::default();
+    for (at, record) in written.iter().enumerate() {
+        let record = pieces.join::<_, P::Peer>(record).map_err(|error| {
+            let (number, why) = (at as u64 + 1, error.to_string());
+            MemberError::Record { dir: dir.to_owned(), number, why }
+        })?;
+        record.into_iter().for_each(&mut take);
+    }
+    Ok(())
+}
+
+/// Gives each record of a process that the log in `dir` holds, in order, as at a start: replayed,
+/// they make the process what it was. No start is counted. On `disk` it repairs what a crash has
+/// left at the end: see [`Recovered::read`].
+///
+/// # Errors
+/// If the disk refuses, what lies there is damaged, or is none of this process's.
+pub fn read<P: Networked>(
+    disk: Arc<dyn Disk>,
+    dir: &Path,
+    mut take: impl FnMut(P::Record),
+) -> Result<(), MemberError> {
+    let recovered = Recovered::read(disk, dir);
+    let Recovered { checkpoint, records, .. } =
+        recovered.map_err(|error| MemberError::Log(journal::describe(&error)))?;
+    let written: Vec<Bytes> = checkpoint.into_iter().chain(records).collect();
+    each::<P>(dir, &written, |record| match record {
+        Logged::Process(record) => take(record),
+        Logged::Application(_) | Logged::Known(_) | Logged::Starts(_) | Logged::Piece { .. } => {}
+    })
 }
 
 /// Locks the directory, says or checks whose it is, and counts the start.

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`disk`] | what is asked of a disk: the border between this crate and the operating system |
 //! | [`real_disk`] | the files of this machine |
+//! | [`overlay`] | a disk over another, which is not changed |
 //! | [`sim_disk`] | a disk in memory that loses, tears and reorders what was not synced |
 //! | [`format`](mod@format) | the file that says of which version a directory is |
 //! | [`record`] | how records lie in a file: length, number, checksums |
@@ -14,11 +15,13 @@
 
 pub mod disk;
 pub mod format;
+pub mod overlay;
 pub mod real_disk;
 pub mod record;
 pub mod sim_disk;
 pub mod wal;
 
 pub use disk::{Disk, DiskFile, Room};
-pub use real_disk::RealDisk;
+pub use overlay::OverlayDisk;
+pub use real_disk::{ReadOnlyDisk, RealDisk};
 pub use sim_disk::SimDisk;

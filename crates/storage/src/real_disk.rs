@@ -19,6 +19,11 @@ const TOLD_LEN: u64 = 128 << 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 
+/// The same, only to be read, also where nothing can be written: what would change a file or a
+/// directory is refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadOnlyDisk;
+
 /// A number that nobody can guess, for the salt of a new directory.
 pub fn random_salt() -> u64 {
     RandomState::new().hash_one("salt")
@@ -88,6 +93,44 @@ impl Disk for RealDisk {
             total: of.f_blocks.saturating_mul(of.f_frsize),
             device: mix(machine ^ device),
         })
+    }
+}
+
+fn refuse<T>() -> io::Result<T> {
+    Err(io::ErrorKind::ReadOnlyFilesystem.into())
+}
+
+impl Disk for ReadOnlyDisk {
+    fn create_dir(&self, _dir: &Path) -> io::Result<()> {
+        refuse()
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        RealDisk.list(dir)
+    }
+
+    fn create(&self, _path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        refuse()
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(File::open(path)?))) // The system refuses to write to it.
+    }
+
+    fn rename(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        refuse()
+    }
+
+    fn remove(&self, _path: &Path) -> io::Result<()> {
+        refuse()
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        refuse()
+    }
+
+    fn room(&self, dir: &Path) -> io::Result<Room> {
+        RealDisk.room(dir)
     }
 }
 
@@ -169,5 +212,23 @@ mod tests {
         assert_eq!(RealDisk.list(&dir).unwrap(), ["y"]);
         RealDisk.remove(&y).unwrap();
         assert!(RealDisk.open(&y).is_err());
+    }
+    #[test]
+    fn what_is_only_to_be_read_is_not_changed() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, other) = (temp.path().join("x"), temp.path().join("y"));
+        std::fs::write(&path, b"meridian").unwrap();
+        let file = ReadOnlyDisk.open(&path).unwrap();
+        let mut read = [0; 8];
+        file.read_at(0, &mut read).unwrap();
+        assert_eq!((&read, file.len().unwrap()), (b"meridian", 8));
+        assert!(file.write_at(0, b"M").is_err() && file.truncate(0).is_err());
+        assert!(file.preallocate(100).is_err());
+        assert!(ReadOnlyDisk.create(&other).is_err() && ReadOnlyDisk.remove(&path).is_err());
+        assert!(ReadOnlyDisk.rename(&path, &other).is_err());
+        assert!(ReadOnlyDisk.create_dir(&other).is_err());
+        assert!(ReadOnlyDisk.sync_dir(temp.path()).is_err());
+        assert_eq!(ReadOnlyDisk.list(temp.path()).unwrap(), ["x"]);
+        assert_eq!(std::fs::read(&path).unwrap(), b"meridian");
     }
 }

@@ -122,6 +122,18 @@ pub struct Recovered {
     pub salt: u64,
 }
 
+impl Recovered {
+    /// What the log in `dir` holds, as [`Wal::open`] reads it; none is begun. On the disk that it
+    /// is given it repairs what a crash has left, as that does: an [`crate::OverlayDisk`] keeps
+    /// such changes to itself.
+    ///
+    /// # Errors
+    /// As [`Wal::open`].
+    pub fn read(disk: Arc<dyn Disk>, dir: &Path) -> Result<Recovered, WalError> {
+        log::recover(disk, dir, Options::default()).map(|(recovered, ..)| recovered)
+    }
+}
+
 /// What a log tells its owner, from its own threads.
 #[derive(Debug)]
 pub enum Report {
