@@ -27,6 +27,7 @@
 //! | `made` | what a client makes it holds, if it asks for that |
 //! | `hash` | hashes that are the same everywhere |
 //! | `words` | what updates are called |
+//! | [`inventory`] | all that some partitions hold, by paths |
 //! | [`holdings`] | how much there is in a partition, and what clients hold of it |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
 //!
@@ -51,6 +52,7 @@ mod holders;
 pub mod holdings;
 mod inode;
 pub mod invariants;
+pub mod inventory;
 mod keys;
 mod leases;
 mod locking;

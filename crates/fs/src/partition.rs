@@ -191,10 +191,15 @@ impl Partition {
 
     /// Messages delivered here that wait for votes, and the partitions whose votes are missing.
     pub fn waiting(&self) -> Vec<(MessageId, Vec<GroupId>)> {
+        let all = self.undecided().map(|(id, _, missing)| (id, missing));
+        all.filter(|(_, missing)| !missing.is_empty()).collect()
+    }
+
+    /// Messages that were delivered here and are not decided, in their order: what each is to do,
+    /// and the partitions whose votes are missing for it.
+    pub fn undecided(&self) -> impl Iterator<Item = (MessageId, &Operation, Vec<GroupId>)> {
         let all = self.pending.iter();
-        all.map(|((_, id), waiting)| (id, waiting.missing().collect::<Vec<_>>()))
-            .filter(|(_, missing)| !missing.is_empty())
-            .collect()
+        all.map(|((_, id), waiting)| (id, &waiting.operation, waiting.missing().collect()))
     }
 
     /// The partitions whose votes are missing for the message `id`; none if it does not wait here.

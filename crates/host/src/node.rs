@@ -7,6 +7,7 @@
 mod access;
 mod configuration;
 mod drained;
+mod former;
 mod heirs;
 mod member;
 mod messages;

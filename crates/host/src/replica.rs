@@ -35,6 +35,7 @@ mod along;
 mod application;
 mod caps;
 mod counting;
+mod doubtful;
 mod leases;
 mod locks;
 mod members;
@@ -49,6 +50,7 @@ pub use along::Looks;
 pub use application::Frozen;
 pub use caps::{CAP_LEASE, POLL_MAX};
 use counting::Counted;
+pub use doubtful::{Doubtful, Stage};
 use leases::Vigil;
 pub use locks::PARKED_MAX;
 use nameless::Nameless;
@@ -164,6 +166,16 @@ impl Replica {
             replica.partition.inherit([]); // Another member gives the rest.
         }
         replica
+    }
+
+    /// The replica of a group that `me` has left, to be rebuilt from its records and read: these
+    /// say who the members were, as far as that counts.
+    pub(crate) fn former(topology: &Topology, group: GroupId, me: NodeId) -> Replica {
+        let known = topology.group_ids().filter(|id| *id != group && topology.has_begun(*id));
+        let configs = known.flat_map(|id| configs_of(topology, id, false, me));
+        let own = Config { group, number: 0, members: vec![me] };
+        let multicast = PrimCast::joining(group.of(me), configs.chain([own]));
+        Replica::with(topology, group, multicast)
     }
 
     /// The replica of an heir, with these votes of the lost group.

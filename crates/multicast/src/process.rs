@@ -5,7 +5,7 @@
 
 use crate::handlers::obstacles::missing;
 use crate::message::{
-    Command, Delivery, Epoch, Message, NormalMessage, Output, Progress, Timestamp, Touches,
+    Command, Delivery, Epoch, Message, NormalMessage, Output, Progress, Start, Timestamp, Touches,
 };
 use crate::mutation::{Mutation, Planted};
 use crate::options::{ClockSource, Groups, Options};
@@ -245,8 +245,13 @@ impl PrimCast {
     /// The first message in the order of deliveries, and the groups whose timestamps are missing
     /// for it; none if it only waits for clocks, or its turn. What is before it is safe.
     pub fn head(&self) -> Option<(MessageId, Vec<GroupId>)> {
-        let (_, slot) = self.log.waiting().next()?;
-        Some((slot.entry.start.id, missing(slot)))
+        self.undelivered().next().map(|(start, missing)| (start.id, missing))
+    }
+
+    /// The messages that are proposed and not delivered, in the order of deliveries, each with the
+    /// groups whose timestamps are missing for it.
+    pub fn undelivered(&self) -> impl Iterator<Item = (&Start, Vec<GroupId>)> {
+        self.log.waiting().map(|(_, slot)| (&*slot.entry.start, missing(slot)))
     }
 
     /// When the final timestamp of a message was known here, if it is, and `T` holds the message.

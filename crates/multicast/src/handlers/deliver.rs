@@ -1,10 +1,11 @@
 //! Delivery: lines 26-30 and 53-56 of Algorithms 1 to 3, with section 4.4.3.
 
-use crate::message::{Message, OrderMessage, Output, Start, Timestamp};
+use crate::message::{Delivery, Entry, Message, OrderMessage, Output, Start, Timestamp};
 use crate::mutation::{Mutation, PLANTED};
 use crate::options::Deliveries;
 use crate::process::PrimCast;
 use crate::record::Record;
+use crate::state::log::Slot;
 use meridian_core::{GroupId, MessageId, Outbox};
 use std::collections::BTreeMap;
 
@@ -110,6 +111,27 @@ impl PrimCast {
             self.log.waiting().filter_map(|(index, slot)| Some((index, slot.entry.final_ts?)));
         let finals: Vec<_> = finals.filter(|(_, ts)| *ts <= clock).collect();
         finals.into_iter().for_each(|(index, ts)| self.hand_up(index, ts, out));
+    }
+
+    /// For who reads the state of a process that has stopped and takes no more part in anything: as
+    /// if a quorum had all that is in `T`, delivers what this group alone has to order and what has
+    /// its final timestamp, in their order, unless it conflicts with something else before it.
+    pub fn deliver_rest(&mut self) -> Vec<Delivery> {
+        let mut delivered = Vec::new();
+        let own = [self.me.group];
+        loop {
+            let free = |slot: &Slot| {
+                let Entry { start, final_ts, .. } = &slot.entry;
+                let is_final = final_ts.is_some() || start.dest[..] == own;
+                is_final && self.log.queue().is_free((slot.bound, start.id), &start.touches)
+            };
+            let next = self.log.waiting().find(|(_, slot)| free(slot));
+            let Some((index, ts)) = next.map(|(index, slot)| (index, slot.bound)) else {
+                return delivered;
+            };
+            self.log.decide(index, ts);
+            delivered.push(self.deliver(index, ts));
+        }
     }
 
     /// # Panics

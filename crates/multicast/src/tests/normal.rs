@@ -222,6 +222,29 @@ fn a_follower_passes_a_start_on_to_the_primary() {
     assert!(follower.idle().is_empty());
 }
 
+/// For who reads a process that has stopped: what others have no say in is taken as decided, but
+/// nothing overtakes what it conflicts with.
+#[test]
+fn the_rest_is_delivered_up_to_what_others_have_a_say_in() {
+    let entries = [(1, &[0][..]), (2, &[0, 1]), (3, &[0])]
+        .map(|(at, dest)| entry(e1(0), at, start(at, dest)));
+    let ids = |process: &mut PrimCast| -> Vec<MessageId> {
+        process.deliver_rest().iter().map(|delivery| delivery.start.id).collect()
+    };
+    let stopped = || {
+        let mut process = Net::one(&[3, 1], process(0, 1)).process;
+        process.recover(Record::Append { from: 0, entries: entries.to_vec().into() });
+        process
+    };
+    let mut first = stopped();
+    assert_eq!(ids(&mut first), [id(1)]);
+    assert_eq!(ids(&mut first), []);
+    first.recover(Record::Delivered { id: id(2), ts: Timestamp(2) });
+    assert_eq!(ids(&mut first), [id(3)]);
+    let waiting: Vec<_> = stopped().undelivered().map(|(start, _)| start.id).collect();
+    assert_eq!(waiting, [id(1), id(2), id(3)]);
+}
+
 /// Proposition 1: who is no destination takes no step.
 #[test]
 fn bystanders_hear_nothing() {
