@@ -15,6 +15,7 @@ use meridian_client::{Client, ClientOptions};
 use meridian_terminal::note;
 pub use restore::{RestoreArgs, run as restore};
 use serde::Serialize;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -171,17 +172,19 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Tells now and then how far something is.
-struct Progress {
+pub struct Progress {
     what: &'static str,
     told: Instant,
 }
 
 impl Progress {
-    fn new(what: &'static str) -> Progress {
+    /// `what` has been done to what is told of.
+    pub fn new(what: &'static str) -> Progress {
         Progress { what, told: Instant::now() }
     }
 
-    fn tell(&mut self, totals: &Totals) {
+    /// Tells how much that is, if it is time to.
+    pub fn tell(&mut self, totals: &impl Display) {
         if self.told.elapsed() >= SHOWN {
             note!("{} {totals}", self.what);
             self.told = Instant::now();

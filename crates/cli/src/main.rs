@@ -26,6 +26,7 @@ mod nodes;
 mod options_file;
 mod prepare;
 mod quota;
+mod salvage;
 mod scrub;
 mod server;
 #[cfg(feature = "lab")]
@@ -108,6 +109,8 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Put a backup into a new or empty directory
     Restore(backup::RestoreArgs),
+    /// List or copy what a node had that does not come back
+    Salvage(salvage::SalvageArgs),
     /// Read and change keys
     #[command(subcommand)]
     Kv(kv::KvCommand),
@@ -150,6 +153,7 @@ fn main() -> ExitCode {
         Command::Fs(command) => fs::run(command),
         Command::Backup(args) => backup::run(args).map(|()| ExitCode::SUCCESS),
         Command::Restore(args) => backup::restore(args).map(|()| ExitCode::SUCCESS),
+        Command::Salvage(args) => salvage::run(args),
         Command::Kv(command) => kv::run(command),
         Command::Completions(args) => manual::completions(args),
         Command::Man(args) => manual::pages(args),

@@ -19,6 +19,7 @@ use clap::{Args, Subcommand};
 use fence::FenceArgs;
 use level::LevelArgs;
 use lost::LostArgs;
+pub use lost::kind_name;
 use meridian_client::Client;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;

@@ -43,6 +43,59 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// Bytes that are in several blocks.
+fn long() -> Vec<u8> {
+    (0..3_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+/// The nodes of the lost region have what was written there, and reading it changes nothing.
+fn salvages(room: &Room, primary: &str) {
+    let dirs = ["ap-1", "ap-2", "ap-3"].map(|node| room.path(&format!("data/{node}")));
+    let before = dirs.each_ref().map(|dir| contents(dir));
+    let path = |of: &Path| of.to_str().unwrap().to_string();
+    let run = |args: &[&str], code: i32| {
+        let all = dirs.iter().flat_map(|dir| ["--blocks".to_string(), path(dir)]);
+        let own = path(&room.path(&format!("data/{primary}")));
+        let others: Vec<String> = all.collect();
+        let others = others.chunks(2).filter(|of| of[1] != own).flatten().map(String::as_str);
+        let words: Vec<&str> = ["salvage", own.as_str()]
+            .into_iter()
+            .chain(others)
+            .chain(args.iter().copied())
+            .collect();
+        let ended = room.run(&words);
+        assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+        ended
+    };
+    let listed: Value = serde_json::from_str(&run(&["--json"], 0).stdout).unwrap();
+    let items = listed["items"].as_array().unwrap();
+    let find = |path: &str| items.iter().find(|item| item["path"] == path);
+    let inside = find("/ap/inside").unwrap_or_else(|| panic!("{listed:#}"));
+    assert_eq!((&inside["size"], &inside["missing"]), (&json!(7), &json!([])), "{listed:#}");
+    assert!(find("/us/moved").is_none(), "its name is in us, which was elsewhere");
+    let numbered = |item: &&Value| {
+        item["path"].as_str().unwrap().starts_with("/by-number/") && item["size"] == 7
+    };
+    assert_eq!(items.iter().filter(numbered).count(), 1, "{listed:#}");
+    let astray: Vec<_> = listed["astray"].as_array().unwrap().iter().collect();
+    assert!(astray.iter().any(|name| name["path"] == "/us"), "{listed:#}");
+    assert_eq!(listed["lost_since_ms"].as_u64().map(|ms| ms > 0), Some(true), "{listed:#}");
+
+    let out = room.path("rescued");
+    let copied = run(&["--to", out.to_str().unwrap(), "--only", "/ap"], 0);
+    assert!(copied.stdout.contains("no bytes are missing"), "{copied:?}");
+    assert_eq!(fs::read(out.join("ap/inside")).unwrap(), b"written");
+    assert!(fs::read(out.join("ap/long")).unwrap() == long(), "other bytes");
+    assert!(!out.join("by-number").exists() && !out.join("us").exists());
+    let again = run(&["--to", out.to_str().unwrap()], 1);
+    assert!(again.stderr.contains("is not empty"), "{again:?}");
+    let newer = run(&["--only", "/ap", "--against", out.to_str().unwrap(), "--json"], 0);
+    let newer: Value = serde_json::from_str(&newer.stdout).unwrap();
+    assert_eq!(newer["items"], json!([]), "all is there");
+    let after = dirs.each_ref().map(|dir| contents(dir));
+    assert!(after == before, "reading has changed something");
+}
+
 /// A small file is there, or none: a mount may ask, and wait, meanwhile.
 fn write_read(at: &Path) {
     fs::write(at, b"written").unwrap();
@@ -58,6 +111,11 @@ fn all_goes_on_without_a_region_that_is_lost_for_good() {
     write_read(&ap.join("moved"));
     fs::rename(ap.join("moved"), us.join("moved")).unwrap();
     write_read(&us.join("kept"));
+    fs::write(ap.join("long"), long()).unwrap();
+    assert!(fs::read(ap.join("long")).unwrap() == long());
+    let primary = room.group("ap")["primary"].as_str().unwrap().to_string();
+    let used = room.run(&["salvage", room.path("data/ap-1").to_str().unwrap()]);
+    assert!(used.status.code() == Some(1) && used.stderr.contains("is in use"), "{used:?}");
     refused(&room, &["fence", "sa"], "no region sa");
     refused(&room, &["fence", "ap"], "of region ap answers");
     refused(&room, &["fence", "ap", "--yes"], "of region ap answers");
@@ -102,6 +160,7 @@ fn all_goes_on_without_a_region_that_is_lost_for_good() {
     });
     let status = room.run(&["status"]);
     assert!(status.status.success(), "nothing is wrong: {status:?}");
+    salvages(&room, &primary);
     demo.stop();
     // It starts without the region's nodes.
     let again = room.demo();

@@ -105,10 +105,15 @@ impl LostRegion {
 
     /// Since when it is lost, as a date and a time in the zone of Greenwich.
     pub fn since(&self) -> String {
-        let (days, minutes) = (self.since_ms / 86_400_000, self.since_ms / 60_000 % 1440);
-        let (year, month, day) = date_of(days);
-        format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+        in_utc(self.since_ms)
     }
+}
+
+/// So many milliseconds after the beginning of 1970 as a date and a time in the zone of Greenwich.
+pub fn in_utc(ms: u64) -> String {
+    let (days, minutes) = (ms / 86_400_000, ms / 60_000 % 1440);
+    let (year, month, day) = date_of(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
 }
 
 /// The year, the month and the day that come so many days after the first of 1970. Years begin in

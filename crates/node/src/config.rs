@@ -77,6 +77,15 @@ impl NodeDir {
         Ok(NodeDir { dir: dir.into(), file, held: Directory::lock(dir)? })
     }
 
+    /// The same for who only reads: nothing of it is made or changed.
+    ///
+    /// # Errors
+    /// As [`NodeDir::open`].
+    pub fn open_to_read(dir: &Path) -> Result<NodeDir, ServerError> {
+        let file = NodeFile::read(dir)?;
+        Ok(NodeDir { dir: dir.into(), file, held: Directory::lock_to_read(dir)? })
+    }
+
     /// Counts up the number of starts, durably: greater than ever before.
     ///
     /// # Errors
@@ -85,11 +94,27 @@ impl NodeDir {
         Ok(self.held.next_incarnation()?)
     }
 
-    /// Reads the cluster file (by default the one beside the directory) and finds the node in it.
+    /// As [`NodeDir::cluster_once`] of a node that is part of the cluster.
     ///
     /// # Errors
-    /// If it is unusable, of another cluster, or does not know the node, or not any more.
+    /// As that, and if it is so no more.
     pub fn cluster(
+        &self,
+        path: Option<&Path>,
+    ) -> Result<(Topology, ClusterFile, NodeId), ServerError> {
+        let found = self.cluster_once(path)?;
+        match ServerError::of_gone(&found.0, found.2) {
+            Some(error) => Err(error),
+            None => Ok(found),
+        }
+    }
+
+    /// Reads the cluster file (by default the one beside the directory) and finds the node in it,
+    /// also if it was removed or its region is lost.
+    ///
+    /// # Errors
+    /// If it is unusable, of another cluster, or does not know the node.
+    pub fn cluster_once(
         &self,
         path: Option<&Path>,
     ) -> Result<(Topology, ClusterFile, NodeId), ServerError> {
@@ -107,10 +132,7 @@ impl NodeDir {
             return Err(ServerError::Directory { path, why });
         }
         match topology.node_named(&self.file.node) {
-            Some(me) => match ServerError::of_gone(&topology, me) {
-                Some(error) => Err(error),
-                None => Ok((topology, file, me)),
-            },
+            Some(me) => Ok((topology, file, me)),
             None => {
                 let why = format!("has no node {}", self.file.node);
                 Err(ServerError::Directory { path, why })

@@ -7,6 +7,7 @@
 //! | `reach` | how far its blocks went: with older ones it does not start |
 //! | [`configuration`] | who keeps the cluster's configuration, and how it is followed |
 //! | [`service`] | what a process must be for a server to run it |
+//! | [`salvage`] | what a node had whose server has stopped |
 //! | [`server`] | start, run until told to stop, stop |
 //! | `application` | requests of clients into commands, outputs into replies |
 //! | [`blocks`] | the threads of a node's blocks |
@@ -21,6 +22,7 @@ pub mod error;
 mod identity;
 pub mod keys;
 mod reach;
+pub mod salvage;
 pub mod server;
 pub mod service;
 
@@ -28,5 +30,6 @@ pub use config::{NodeFile, cluster_path, prepare};
 pub use configuration::{Keepers, KeepersError};
 pub use error::{FORGOT_CODE, REMOVED_CODE, ServerError};
 pub use identity::has_run;
+pub use salvage::{Salvage, Unread};
 pub use server::{ServerDisk, ServerOptions, run, serve};
 pub use service::Service;

@@ -217,7 +217,7 @@ async fn host<P: Service>(
 }
 
 /// Why the server ends, when its member has. After a bug it ends at once: what is durable is safe.
-fn stopped(dir: &NodeDir, error: MemberError) -> ServerError {
+pub(crate) fn stopped(dir: &NodeDir, error: MemberError) -> ServerError {
     let system = |why: String| ServerError::System {
         action: "run the node",
         source: std::io::Error::other(why),

@@ -113,7 +113,7 @@ pub(super) async fn names_into(
             let path = format!("{path}/{}", String::from_utf8_lossy(&name));
             let Place { ino, partition } = entry.place;
             if partition == group && entry.place != Place::top(group) {
-                found.names.push(LostName { path, kind: name_of(entry.kind) });
+                found.names.push(LostName { path, kind: kind_name(entry.kind) });
             } else if entry.kind == Kind::Directory && reads(partition) {
                 left.push((path, ino));
             }
@@ -124,7 +124,8 @@ pub(super) async fn names_into(
     found
 }
 
-fn name_of(kind: Kind) -> &'static str {
+/// What it is called for people.
+pub fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::File => "file",
         Kind::Directory => "directory",

@@ -46,6 +46,7 @@ mod primcast;
 mod quotas;
 mod region_lost;
 mod register;
+mod salvage;
 mod scenarios;
 mod service;
 mod sessions;
