@@ -92,13 +92,15 @@ fn a_backup_would_show_all(all: &Secured) {
 
 /// Abuse 14.
 fn nonsense_is_refused(all: &Secured) {
-    let bad: [(&[&str], &str); 8] = [
+    let bad: [(&[&str], &str); 10] = [
         (&["allow", "lab", "--below", "/us/other"], "no quota of its own"),
         (&["allow", "lab", "--below", "/us/nothing"], "no such file"),
         (&["allow", "lab", "--below", "/us/other/secret"], "not a directory"),
         (&["allow", "lab", "--root", "--uid", "5"], "leave --uid"),
         (&["allow", "lab", "--uid", "0"], "say --root"),
         (&["allow", "two words"], "not the name of a client"),
+        (&["allow", "lab", "--keys", ""], "the empty prefix"),
+        (&["allow", "lab", "--keys", "lab:", "--all"], "cannot be used with"),
         (&["revoke", "lab"], "ROLE/NAME"),
         (&["revoke", "admin/admin"], "show another"),
     ];

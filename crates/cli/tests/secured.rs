@@ -20,7 +20,7 @@ use meridian_transport::Authority;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -57,6 +57,7 @@ fn a_cluster_is_secured_from_its_first_day_on() {
     keys_are_for_their_owner(&all);
     files_and_keys_are_there_for_clients(&all);
     strangers_are_refused(&all);
+    clients_with_grants_have_their_keys_and_no_others(&all);
     nobody_speaks_for_a_node_but_itself(&all);
     only_an_admin_changes_the_cluster(&all);
     who_watches_shows_a_certificate(&all);
@@ -107,6 +108,114 @@ fn files_and_keys_are_there_for_clients(all: &Secured) {
     let mut heard = Vec::new();
     let _ = plain.read_to_end(&mut heard); // A reset is an end, too.
     assert!(!heard.windows(4).any(|four| four == b"PONG"), "{heard:?}");
+}
+
+/// A connection to the keys of a node that stays.
+struct Talk(BufReader<intruder::Line>);
+
+impl Talk {
+    /// With the certificate of that name.
+    fn new(all: &Secured, name: &str) -> Talk {
+        let line = intruder::connect(all.port(Port::Keys, "us-1"), Some(&all.issued(name)));
+        Talk(BufReader::new(line.unwrap()))
+    }
+
+    /// The next line; an empty one at the end.
+    fn hears(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        Ok(line.trim_end().into())
+    }
+
+    /// The first line of the answer to a line.
+    fn ask(&mut self, line: &str) -> io::Result<String> {
+        self.0.get_mut().write_all(format!("{line}\r\n").as_bytes())?;
+        self.hears()
+    }
+
+    /// The same of a connection that is open: an answer of one line.
+    fn says(&mut self, line: &str) -> String {
+        self.ask(line).unwrap()
+    }
+
+    fn refuses(&mut self, line: &str) -> bool {
+        self.says(line).starts_with("-NOPERM ")
+    }
+}
+
+/// Decision 93. Abuse 17.
+fn clients_with_grants_have_their_keys_and_no_others(all: &Secured) {
+    for name in ["tenant", "reader"] {
+        well(&all.room, &["certify", name, "--role", "client"]);
+    }
+    all.changed(&["allow", "tenant", "--keys", "t:", "--keys", "shared:"]);
+    all.changed(&["allow", "reader", "--keys", "t:", "--read-only"]);
+    let [mut trusted, mut tenant, mut reader] =
+        ["client", "tenant", "reader"].map(|name| Talk::new(all, name));
+    eventually("keys are served", || trusted.says("SET other 1") == "+OK");
+    for client in [&mut tenant, &mut reader] {
+        eventually("the grant counts", || client.refuses("STRLEN other"));
+    }
+    assert_eq!(tenant.says("MSET t:1 v shared:1 v"), "+OK");
+    let refused = [
+        "SET other 22",
+        "MSET t:1 long other 22",
+        "DEL t:1 other",
+        "MGET t:1 other",
+        "MERIDIAN.ONCE 1 SET other 22",
+        "MERIDIAN.WATCH PREFIX t",
+        "MERIDIAN.WATCH KEY other",
+        "DBSIZE",
+        "INFO",
+    ];
+    for line in refused {
+        assert!(tenant.refuses(line), "{line}");
+    }
+    let why = tenant.says("STRLEN other");
+    assert!(why.contains("\"other\"") && why.contains("allow NAME --keys PREFIX"), "{why}");
+    for key in ["other", "t:1", "shared:1"] {
+        assert_eq!(trusted.says(&format!("STRLEN {key}")), ":1", "{key}: nothing was done");
+    }
+    assert_eq!(tenant.says("PING"), "+PONG");
+    let at = all.port(Port::Keys, "us-1").to_string();
+    let shown = ["--cluster", "cluster.json", "--tls-certificate", "tls/tenant.pem"];
+    let keys = well(&all.room, &[&["kv", "scan", "--at", &at], &shown[..]].concat());
+    let mut keys: Vec<_> = keys.lines().collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["shared:1", "t:1"]);
+    let ended = all.room.run(&[&["kv", "watch", "other", "--at", &at], &shown[..]].concat());
+    assert!(!ended.status.success() && ended.stderr.contains("NOPERM"), "{ended:?}");
+    assert_eq!(reader.says("STRLEN t:1"), ":1");
+    assert!(reader.refuses("SET t:1 long") && reader.refuses("STRLEN shared:1"));
+    let listed = well(&all.room, &["cluster", "grants", "--cluster", "cluster.json"]);
+    assert!(listed.contains("\"shared:\" \"t:\""), "{listed}");
+    grants_change_while_connections_are_open(all, (&mut tenant, &mut reader));
+}
+
+fn grants_change_while_connections_are_open(
+    all: &Secured,
+    (tenant, reader): (&mut Talk, &mut Talk),
+) {
+    let mut watcher = Talk::new(all, "tenant");
+    assert_eq!(watcher.says("MERIDIAN.WATCH KEY t:none"), "+OK");
+    all.changed(&["allow", "tenant", "--keys", "shared:"]);
+    eventually("the grant has become less", || tenant.refuses("STRLEN t:1"));
+    assert_eq!(tenant.says("STRLEN shared:1"), ":1");
+    let mut told = std::iter::repeat_with(|| watcher.hears().unwrap()).take(20);
+    let told = told.find(|line| line.starts_with("-NOPERM"));
+    assert!(told.as_ref().is_some_and(|why| why.contains("\"t:none\"")), "{told:?}");
+    assert!(watcher.hears().map_or(true, |line| line.is_empty()), "it is told no more");
+    all.changed(&["allow", "reader", "--keys", "t:"]);
+    eventually("who only read may write", || reader.says("SET t:1 long") == "+OK");
+    all.changed(&["allow", "tenant", "--read-only"]);
+    eventually("without keys there are no connections", || {
+        tenant.ask("PING").map_or(true, |answer| answer.is_empty())
+    });
+    for name in ["tenant", "reader"] {
+        all.changed(&["allow", name, "--all"]);
+    }
+    let mut free = Talk::new(all, "tenant");
+    eventually("all keys are there again", || free.says("STRLEN other") == ":1");
 }
 
 /// Abuse 1.

@@ -37,7 +37,7 @@ mod standings;
 use crate::Topology;
 use crate::ring::REPLICAS;
 use crate::topology::{ClusterFile, Draining, Membership};
-use admission::{allow, revoke};
+use admission::{allow, allow_keys, revoke};
 use bytes::Bytes;
 use draining::{begin_anew, drain_again, drained, keep};
 use fencing::{Fencing, check_no_fence, fence, go_on};
@@ -176,6 +176,9 @@ fn apply(state: &mut Option<ClusterFile>, request: Request) -> Changed {
         (Some(file), Request::Speaks { name, newest }) => speaks(file, name, newest),
         (Some(file), Request::LevelAtMost(level)) => at_most(file, level),
         (Some(file), Request::Allow { name, grant }) => allow(file, name, grant),
+        (Some(file), Request::AllowKeys { name, grant, prefixes }) => {
+            allow_keys(file, name, grant, prefixes)
+        }
         (Some(file), Request::Revoke { principal }) => revoke(file, principal),
         (Some(file), Request::AddRegion { region, name, address, up, now_ms }) => {
             add_region(file, Adding { region, name, address, now_ms }, &up)

@@ -133,6 +133,11 @@ pub struct Kept {
     /// What clients may do that may not do all, by the names in their certificates.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub grants: BTreeMap<String, Grant>,
+    /// What the keys begin with that clients with grants may use, by the same names. No keys are
+    /// there for who has a grant and no name here. Apart from [`Grant`], which requests have in it:
+    /// their encoding has no room for a field that older programs do not know.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub key_prefixes: BTreeMap<String, BTreeSet<String>>,
     /// Whose certificates count no more, as `ROLE/NAME`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub revoked: BTreeSet<String>,

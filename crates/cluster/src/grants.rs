@@ -13,6 +13,11 @@ pub const GRANTS_MAX: usize = 4096;
 pub const IDENTITIES_MAX: usize = 64;
 /// So many principals may be revoked. A list that is full is made short by a new authority.
 pub const REVOKED_MAX: usize = 4096;
+/// So many prefixes of keys a client is granted at most: each key that it asks for is compared with
+/// all of them.
+pub const PREFIXES_MAX: usize = 16;
+/// So many bytes such a prefix has at most.
+pub const PREFIX_MAX: usize = 256;
 /// So many bytes the path in a grant has at most.
 pub const PATH_MAX: usize = 4096;
 
@@ -82,6 +87,24 @@ impl Grant {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Whether a client may be granted the keys that begin with one of these.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn check_prefixes(prefixes: &BTreeSet<String>) -> Result<(), String> {
+    if !(1..=PREFIXES_MAX).contains(&prefixes.len()) {
+        let len = prefixes.len();
+        return Err(format!("{len} prefixes of keys are named: 1 to {PREFIXES_MAX} can be"));
+    }
+    if prefixes.contains("") {
+        return Err("all keys begin with the empty prefix: name one that is longer".into());
+    }
+    match prefixes.iter().any(|prefix| prefix.len() > PREFIX_MAX) {
+        true => Err(format!("a prefix of keys has {PREFIX_MAX} bytes at most")),
+        false => Ok(()),
     }
 }
 

@@ -103,6 +103,8 @@ pub struct Topology {
     pub levels: Levels,
     /// See [`Kept::grants`].
     pub grants: BTreeMap<String, Grant>,
+    /// See [`Kept::key_prefixes`].
+    pub key_prefixes: BTreeMap<String, BTreeSet<String>>,
     /// See [`Kept::revoked`].
     pub revoked: BTreeSet<String>,
     /// See [`Kept::standings`].
@@ -148,6 +150,7 @@ impl Topology {
             keeping: Keeping::default(),
             levels: file.configuration.levels.clone(),
             grants: file.configuration.grants.clone(),
+            key_prefixes: file.configuration.key_prefixes.clone(),
             revoked: file.configuration.revoked.clone(),
             standings: file.configuration.standings.clone(),
             lost: BTreeMap::new(),

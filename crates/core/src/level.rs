@@ -33,6 +33,8 @@ impl Level {
     pub const WATCHERS: Level = Level(9);
     /// Directories say when what is done in them is durable (decision 110).
     pub const DURABILITY: Level = Level(10);
+    /// Clients with grants may use keys (decision 93).
+    pub const KEY_GRANTS: Level = Level(11);
 }
 
 impl Default for Level {
@@ -59,7 +61,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::DURABILITY };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::KEY_GRANTS };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

@@ -1,6 +1,7 @@
 //! What a connection of a client remembers, and what it answers of itself.
 
 use crate::command::Connection;
+use crate::desk::watch::Subject;
 use crate::resp::{Reply, Version};
 use bytes::Bytes;
 use meridian_core::ClientId;
@@ -19,8 +20,8 @@ pub struct Peer {
     pub name: Bytes,
     /// The client that its requests are of, if they have names.
     pub client: Option<ClientId>,
-    /// Whether it is told of changes.
-    pub watches: bool,
+    /// The keys of whose changes it is told, if it is.
+    pub watches: Option<Subject>,
     /// Whether it is a session of causal keys.
     pub is_session: bool,
     /// It ends once the last answer is written.
@@ -31,8 +32,8 @@ impl Peer {
     /// A new connection.
     pub fn new(id: i64) -> Peer {
         let (version, name) = (Version::Resp2, Bytes::new());
-        let (watches, is_session, ends) = (false, false, false);
-        Peer { id, version, name, client: None, watches, is_session, ends }
+        let (client, watches, is_session, ends) = (None, None, false, false);
+        Peer { id, version, name, client, watches, is_session, ends }
     }
 
     /// What is answered. The version that is spoken may be another after it.
@@ -47,7 +48,7 @@ impl Peer {
             }
             Connection::Select(0) => Reply::OK,
             Connection::Select(_) => Reply::error("DB index is out of range: there is only 0"),
-            Connection::Reset if self.watches => {
+            Connection::Reset if self.watches.is_some() => {
                 Reply::error("this connection watches: it can only end")
             }
             Connection::Reset => {

@@ -31,6 +31,7 @@ mod work;
 use crate::change::Rmw;
 use crate::command::Command;
 use crate::connection::Peer;
+use crate::grant::Grant;
 use crate::item::Moment;
 use crate::names;
 use crate::resp::{ProtocolError, Reply, Requests, Version};
@@ -42,6 +43,7 @@ use meridian_core::Time;
 use meridian_hermes::{Answer, Command as Asked, Hermes, Options};
 use passing::Passed;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tasks::{Settled, Tasks, is_settled};
 use watch::{Told, Watchers, Who};
@@ -72,6 +74,9 @@ pub type ClientNumber = u64;
 pub trait Counter {
     /// The time by now: read after what is to be answered was read.
     fn time(&self) -> Time;
+
+    /// What a client may do by now, if it may not do all.
+    fn grant(&mut self, client: ClientNumber) -> Option<Arc<Grant>>;
 
     /// Asks the replica.
     fn ask(&mut self, asked: Asked<Rmw>);
@@ -206,7 +211,7 @@ impl Desk {
         let Some(gone) = self.clients.remove(&client) else { return };
         let (peer, Load { under_way, .. }) = (&gone.peer, gone.load());
         self.under_way -= under_way;
-        if peer.watches {
+        if peer.watches.is_some() {
             self.unwatch((self.seat.shard, client), counter);
             self.seat.others().for_each(|shard| counter.pass(shard, Passed::Unwatch(client)));
         }
@@ -266,7 +271,7 @@ impl Desk {
                     len = Client::len_of(&request);
                     let (seat, bytes_max) = (*seat, *bytes_max);
                     let is_first = client.slots.is_empty();
-                    let causal = causal.as_ref();
+                    let (causal, grant) = (causal.as_ref(), counter.grant(number));
                     let mut work = Work {
                         now,
                         place,
@@ -274,6 +279,7 @@ impl Desk {
                         seat,
                         bytes_max,
                         causal,
+                        grant,
                         replica,
                         tasks,
                         watchers,
@@ -394,11 +400,33 @@ impl Desk {
 
     /// The replica is no member any more: clients that count on its memory go elsewhere (N1).
     fn lapse(&mut self, counter: &mut impl Counter) {
+        self.end_where(counter, |_, peer, _| {
+            (peer.client.is_some() || peer.watches.is_some()).then(not_serving)
+        });
+    }
+
+    /// What clients may do is another now: who watches keys that it may not read any more is told
+    /// so, and its connection ends. All else is looked at when it is asked.
+    pub fn on_grants(&mut self, counter: &mut impl Counter) {
+        self.end_where(counter, |number, peer, counter| {
+            let watched = peer.watches.as_ref()?;
+            counter.grant(number)?.check_key(watched.key()).err()
+        });
+    }
+
+    /// Ends the connections for which there is a reason, which is what they are told.
+    fn end_where<C: Counter>(
+        &mut self,
+        counter: &mut C,
+        reason: impl Fn(ClientNumber, &Peer, &mut C) -> Option<Reply>,
+    ) {
         for (number, client) in &mut self.clients {
-            let Peer { client: name, watches, ends, .. } = &mut client.peer;
-            if (name.is_some() || *watches) && !*ends {
-                *ends = true;
-                client.push(Progress::Done(not_serving()), 0);
+            if client.peer.ends {
+                continue;
+            }
+            if let Some(reason) = reason(*number, &client.peer, counter) {
+                client.peer.ends = true;
+                client.push(Progress::Done(reason), 0);
                 client.write(*number, &mut self.behind, counter);
             }
         }

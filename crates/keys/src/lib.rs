@@ -12,6 +12,7 @@
 //! | [`node`] | a replica of one shard, as a process |
 //! | [`steward`] | the membership of all shards of a node, as another |
 //! | [`connection`] | what a connection remembers |
+//! | [`grant`] | what a client may do that may not do all |
 //! | [`names`] | names of clients whose requests are made once |
 //! | [`slots`] | which shard has a key |
 //! | [`glob`] | patterns over keys |
@@ -24,6 +25,7 @@ pub mod command;
 pub mod connection;
 pub mod desk;
 pub mod glob;
+pub mod grant;
 pub mod item;
 pub mod names;
 pub mod node;
@@ -35,6 +37,7 @@ pub use access::{Access, Change, Modify, Read};
 pub use command::Command;
 pub use connection::Peer;
 pub use desk::Desk;
+pub use grant::Grant;
 pub use item::{Item, Moment};
 pub use node::Keys;
 pub use steward::Steward;

@@ -136,13 +136,14 @@ impl Shared {
     }
 }
 
-/// Those whose certificates count no more are shut out, and from the keys all who may not do all:
-/// keys know no directories and no owners (decisions 93 and 94).
+/// Those whose certificates count no more are shut out, and from the keys all who have a grant
+/// without any (decisions 93 and 94).
 pub(crate) fn shut_out(topology: &Topology, nodes: &Security, keys: &Security) {
     let mut names = topology.revoked.clone();
     let ended = nodes.shut_out(names.clone());
-    let clients = topology.grants.keys().map(|name| revoked_name(Role::Client, name));
-    names.extend(clients);
+    let keyless = |name: &&String| !topology.key_prefixes.contains_key(*name);
+    let clients = topology.grants.keys().filter(keyless);
+    names.extend(clients.map(|name| revoked_name(Role::Client, name)));
     let ended = ended + keys.shut_out(names);
     if ended > 0 {
         tracing::info!(ended, "connections of who is shut out, or has gone, are forgotten");
@@ -451,7 +452,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// The name of a client in its certificate; none of a node or an admin, and none under plain text.
-fn name_of_client(speaker: &Speaker) -> Option<String> {
+pub(crate) fn name_of_client(speaker: &Speaker) -> Option<String> {
     match speaker {
         Speaker::Known(who) if who.role == Role::Client => Some(who.name.clone()),
         Speaker::Known(_) | Speaker::Anybody => None,

@@ -16,7 +16,8 @@ pub use began::{Kept, forget, kept};
 use bytes::Bytes;
 use causal::CausalService;
 use exchange::Exchange;
-use following::{CausalFollowing, Following};
+pub use following::Grants;
+use following::{CausalFollowing, Following, grants};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::{NodeId, Secret, mix};
@@ -127,6 +128,8 @@ pub struct Members {
     pub shards: Vec<Options<NodeId>>,
     /// The one with the keys of all regions, if there are such.
     pub causal: Option<CausalMember>,
+    /// What clients may do, until the cluster is configured anew.
+    pub grants: Arc<Grants>,
 }
 
 /// The thread of a node that has the keys of all regions.
@@ -153,7 +156,7 @@ pub async fn host(
     seed: u64,
     board: &Arc<Board>,
 ) -> Result<Running, MemberError> {
-    let Members { steward, shards, causal } = members;
+    let Members { steward, shards, causal, grants } = members;
     let (count, me) = (shards.len(), steward.me);
     let has_causal = causal.is_some();
     let threads_count = count + usize::from(has_causal);
@@ -166,7 +169,8 @@ pub async fn host(
         let replica = Replica::new(me, options(), mix(seed.wrapping_add(number as u64)));
         let process = Keys::new(replica.with_secret(secret()));
         let seat = Seat { shard, shards: count };
-        let service = Service::new(seat, prefix.clone(), exchange.clone(), board.clone());
+        let keys = (prefix.clone(), grants.clone());
+        let service = Service::new(seat, keys, exchange.clone(), board.clone());
         let worker = Worker::start(&format!("keys-{number}"))?;
         // Leases are told from thread to thread: all have the same clock.
         threads.push(worker.host(Options { clock, ..member }, process, service).await?);
@@ -277,7 +281,7 @@ pub(crate) fn open(
         Durability::Memory => CHECKPOINT_BYTES,
         Durability::Disk => KEYS_CHECKPOINT_BYTES,
     };
-    let mut members = Members { steward, shards: Vec::new(), causal: None };
+    let mut members = Members { steward, shards: vec![], causal: None, grants: grants(topology) };
     for shard in 0..shards {
         let member = member(lane(shard, shards), log_of(&dir.dir, shard), checkpoint_bytes);
         // All these threads take clients: who has nothing to do is first.
@@ -366,7 +370,8 @@ impl Opened {
         let causal = members
             .causal
             .map(|causal| CausalMember { options: on_disk(causal.options), ..causal });
-        let members = Members { steward: on_disk(members.steward), shards, causal };
+        let (steward, grants) = (on_disk(members.steward), members.grants);
+        let members = Members { steward, shards, causal, grants };
         let running = host(members, &replicas, durability, seed, board).await?;
         running.configured(&topology, me).await;
         Ok(running)

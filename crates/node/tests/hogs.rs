@@ -49,7 +49,12 @@ impl Alone {
             Options { storage, listen, plain, plain_bytes_max, clients_max, ..options }
         };
         let shards = vec![member("keys-0")];
-        let members = Members { steward: member("keys-steward"), shards, causal: None };
+        let members = Members {
+            steward: member("keys-steward"),
+            shards,
+            causal: None,
+            grants: Arc::default(),
+        };
         let board = Arc::new(Board::new(1));
         let first = BTreeSet::from([me]);
         let running = keys::host(members, &first, Durability::Memory, 1, &board).await.unwrap();

@@ -93,7 +93,8 @@ impl Region {
         });
         let mut members: Vec<_> = members.collect();
         let steward = members.pop().unwrap();
-        let members = Members { steward, shards: members, causal: None };
+        let grants = Arc::default();
+        let members = Members { steward, shards: members, causal: None, grants };
         let replicas: BTreeSet<_> = self.peers[0].keys().copied().collect();
         let board = Arc::new(Board::new(shards));
         let running = keys::host(members, &replicas, self.durability, self.starts, &board);

@@ -13,7 +13,11 @@ use meridian_fs::Kind;
 use meridian_fs::quota::Stage;
 use meridian_terminal::note;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
+
+/// What takes something away does not go with --all.
+const OTHERS: [&str; 7] = ["below", "read_only", "root", "users", "groups", "squash", "prefixes"];
 
 /// What a client may do.
 #[derive(Debug, Args)]
@@ -21,16 +25,22 @@ use std::process::ExitCode;
 NAME is that in the client's certificate. Who was never named here may do all that any client may:
 its own machine decides which of its users may do what. Who has a grant may do no more than that
 says, and the servers see to it, with the permissions of files: its root is nobody unless --root
-says otherwise, and without --uid it may act as any user but root. Keys are shut to it. Another
-grant takes the place of the one before, at all nodes within some seconds.
+says otherwise, and without --uid it may act as any user but root. Keys are shut to it but for those
+that --keys names. Another grant takes the place of the one before, at all nodes within some
+seconds, also for connections that are open.
 
 PATH begins with a region, as in a mount, and needs a quota of its own (`meridian fs quota PATH
 --none` gives it one without limits). What counts against that is what the client reaches, also when
 the directory has moved, and nothing else: not a directory below with another quota. A mount of such
 a client shows PATH as its root.
 
+PREFIX is how keys begin, of this region and of all regions alike: --keys may be there 16 times. The
+node that the client asks refuses a command (NOPERM) if one of its keys begins otherwise, and shows
+no other keys. --keys says nothing of files: without --below all are reached.
+
 Examples:
   meridian cluster allow lab --below /us/lab --uid 1000 --uid 1001 --gid 100
+  meridian cluster allow lab --below /us/lab --keys lab: --keys shared:lab:
   meridian cluster allow backup --root --read-only
   meridian cluster allow lab --all")]
 pub struct AllowArgs {
@@ -54,8 +64,11 @@ pub struct AllowArgs {
     /// The user and the group that its root becomes [default: 65534:65534]
     #[arg(long, value_name = "U:G", value_parser = pair)]
     squash: Option<(u32, u32)>,
+    /// Keys that begin so may be used [default: none]
+    #[arg(long = "keys", value_name = "PREFIX")]
+    prefixes: Vec<String>,
     /// It may do all again
-    #[arg(long, conflicts_with_all = ["below", "read_only", "root", "users", "groups", "squash"])]
+    #[arg(long, conflicts_with_all = OTHERS)]
     all: bool,
     #[command(flatten)]
     of: Of,
@@ -106,6 +119,7 @@ struct Report<'a> {
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     client: &'a str,
+    keys: Vec<&'a str>,
     #[serde(flatten)]
     grant: &'a Grant,
 }
@@ -121,13 +135,18 @@ pub(super) async fn allow(args: &AllowArgs) -> anyhow::Result<ExitCode> {
     let (users, groups) = (users.iter().copied().collect(), groups.iter().copied().collect());
     let (read_only, root, squash) = (*read_only, *root, *squash);
     let grant = Grant { below, read_only, root, users, groups, squash };
-    let grant = (!args.all).then_some(grant);
-    let is_all = grant.as_ref().is_some_and(|grant| *grant == Grant::default());
+    let is_all = !args.all && grant == Grant::default();
+    let (name, prefixes) = (name.clone(), args.prefixes.iter().cloned().collect::<BTreeSet<_>>());
+    let request = match prefixes.is_empty() {
+        true => Request::Allow { name, grant: (!args.all).then_some(grant) },
+        false => Request::AllowKeys { name, grant, prefixes },
+    };
     let mut keepers = cluster.keepers();
-    keepers.change(&Request::Allow { name: name.clone(), grant }).await?;
+    keepers.change(&request).await?;
     cluster.follow(&mut keepers).await?;
     if is_all {
-        note!("{name} reaches all, as any user but root: name --uid or --below to allow less");
+        let name = &args.name;
+        note!("{name} reaches all files, as any user but root: --uid or --below allow less");
     }
     tell(&cluster, args.of.json)
 }
@@ -171,7 +190,10 @@ pub(super) async fn grants(args: &GrantsArgs) -> anyhow::Result<ExitCode> {
 
 fn tell(cluster: &Cluster, json: bool) -> anyhow::Result<ExitCode> {
     let kept = &cluster.newest.file.configuration;
-    let clients = kept.grants.iter().map(|(client, grant)| Row { client, grant });
+    let clients = kept.grants.iter().map(|(client, grant)| {
+        let keys = kept.key_prefixes.get(client).into_iter().flatten();
+        Row { client, keys: keys.map(String::as_str).collect(), grant }
+    });
     let (version, revoked) = (kept.version, kept.revoked.iter().collect());
     let report = Report { version, clients: clients.collect(), revoked };
     output::print(&if json {
@@ -183,11 +205,11 @@ fn tell(cluster: &Cluster, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn for_people(report: &Report<'_>) -> String {
-    let list = |ids: &std::collections::BTreeSet<u32>| match ids.len() {
+    let list = |ids: &BTreeSet<u32>| match ids.len() {
         0 => "all but root".into(),
         _ => ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
     };
-    let row = |Row { client, grant }: &Row<'_>| {
+    let row = |Row { client, keys, grant }: &Row<'_>| {
         let (uid, gid) = grant.squash.unwrap_or(meridian_fs::access::NOBODY);
         let squash = if grant.root { "root".into() } else { format!("{uid}:{gid}") };
         let below = grant.below.as_ref().map_or("all", |below| &below.path);
@@ -196,9 +218,13 @@ fn for_people(report: &Report<'_>) -> String {
             true => ("all".into(), "all".into()),
             false => (list(&grant.users), list(&grant.groups)),
         };
-        vec![client.to_string(), below.into(), may.into(), squash, users, groups]
+        let keys = match keys.is_empty() {
+            true => "none".into(),
+            false => keys.iter().map(|of| format!("{of:?}")).collect::<Vec<_>>().join(" "),
+        };
+        vec![client.to_string(), below.into(), may.into(), squash, users, groups, keys]
     };
-    let head = ["client", "below", "may", "root is", "users", "groups"];
+    let head = ["client", "below", "may", "root is", "users", "groups", "keys"];
     let table = output::table(&head, report.clients.iter().map(row));
     let revoked: Vec<_> = report.revoked.iter().map(|name| name.as_str()).collect();
     let revoked = if revoked.is_empty() { "nobody".into() } else { revoked.join(", ") };

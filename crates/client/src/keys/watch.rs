@@ -98,7 +98,10 @@ impl Watch {
                 self.connection = Some(connection);
                 Ok(None)
             }
-            Ok(Ok((_, Answered::Error(why)))) if why.starts_with("ERR") => {
+            // Another node would say the same.
+            Ok(Ok((_, Answered::Error(why))))
+                if why.starts_with("ERR ") || why.starts_with("NOPERM ") =>
+            {
                 Err(KeysError::Refused(why))
             }
             Ok(Ok((_, other))) => Ok(Some(format!("{other:?}"))),

@@ -2,15 +2,17 @@
 
 use super::Changed;
 use super::regions::check_level;
-use crate::grants::{GRANTS_MAX, Grant, REVOKED_MAX, role_of_revoked};
+use crate::grants::{GRANTS_MAX, Grant, REVOKED_MAX, check_prefixes, role_of_revoked};
 use crate::topology::ClusterFile;
 use meridian_core::level::Level;
 use meridian_core::principal::Role;
+use std::collections::BTreeSet;
 
 pub(super) fn allow(file: &mut ClusterFile, name: String, grant: Option<Grant>) -> Changed {
     if file.insecure_plain_text {
         return Err("this cluster speaks plain text: nobody knows who its clients are".into());
     }
+    file.configuration.key_prefixes.remove(&name); // The grant is another now, or none.
     let grants = &mut file.configuration.grants;
     let Some(grant) = grant else {
         return match grants.remove(&name) {
@@ -24,6 +26,20 @@ pub(super) fn allow(file: &mut ClusterFile, name: String, grant: Option<Grant>) 
         true => Err(format!("{GRANTS_MAX} clients have grants: more is not possible")),
         false => Ok(None),
     }
+}
+
+/// As [`allow`], and the client may use the keys that begin so.
+pub(super) fn allow_keys(
+    file: &mut ClusterFile,
+    name: String,
+    grant: Grant,
+    prefixes: BTreeSet<String>,
+) -> Changed {
+    check_level(file, Level::KEY_GRANTS, "clients with grants have keys")?;
+    check_prefixes(&prefixes)?;
+    let allowed = allow(file, name.clone(), Some(grant))?;
+    file.configuration.key_prefixes.insert(name, prefixes);
+    Ok(allowed)
 }
 
 pub(super) fn revoke(file: &mut ClusterFile, principal: String) -> Changed {

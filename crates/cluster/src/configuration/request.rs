@@ -144,4 +144,13 @@ pub enum Request {
         /// When, in milliseconds since 1970.
         now_ms: u64,
     },
+    /// As [`Request::Allow`], and it may use some keys.
+    AllowKeys {
+        /// Its name in its certificate.
+        name: String,
+        /// What it may do.
+        grant: Grant,
+        /// Keys that begin with one of these.
+        prefixes: BTreeSet<String>,
+    },
 }

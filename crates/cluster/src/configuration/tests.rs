@@ -455,6 +455,67 @@ fn grants_and_revoked_principals_are_kept_and_nonsense_is_refused() {
     assert_eq!(cluster.change(revoke("watcher/old")), done(2, None));
 }
 
+/// Decision 93.
+#[test]
+fn clients_with_grants_have_keys_from_a_level_on() {
+    let mut secured = file();
+    secured.insecure_plain_text = false;
+    let begun = |file: &ClusterFile| {
+        let mut cluster = Configuration::default();
+        cluster.change(Request::Initialise(text(file)));
+        cluster
+    };
+    let reads = Grant { read_only: true, ..Grant::default() };
+    let keys = |prefixes: &[&str]| {
+        let prefixes = prefixes.iter().map(|prefix| prefix.to_string()).collect();
+        Request::AllowKeys { name: "lab".into(), grant: reads.clone(), prefixes }
+    };
+    let allow = |grant| Request::Allow { name: "lab".into(), grant };
+    let why = why_not(&mut begun(&secured), keys(&["lab:"]));
+    assert!(why.contains("goes by feature level 1"), "{why}");
+    secured.configuration.levels.now = Level::KEY_GRANTS;
+    let mut cluster = begun(&secured);
+    assert_eq!(cluster.change(keys(&["lab:", "b:"])), done(2, None));
+    let shown = |cluster: &Configuration| {
+        let Shown(Some(shown)) = cluster.show(0) else { panic!("there is a configuration") };
+        (Topology::parse(&shown).unwrap().0, shown.contains("key_prefixes"))
+    };
+    let (topology, _) = shown(&cluster);
+    let prefixes = ["b:", "lab:"].map(String::from).into();
+    assert_eq!(topology.key_prefixes, [("lab".to_string(), prefixes)].into());
+    assert_eq!(topology.grants, [("lab".to_string(), reads.clone())].into());
+    let many: Vec<_> = (0..17).map(|number| format!("{number}:")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let long = "x".repeat(257);
+    let bad: [(&[&str], &str); 4] = [
+        (&[], "0 prefixes"),
+        (&many, "17 prefixes"),
+        (&["lab:", ""], "empty prefix"),
+        (&[&long], "256 bytes"),
+    ];
+    for (prefixes, why) in bad {
+        let refused = why_not(&mut cluster, keys(prefixes));
+        assert!(refused.contains(why), "{refused}");
+    }
+    // Another grant takes the place of the whole, and older programs read what they know.
+    assert_eq!(cluster.change(allow(Some(reads.clone()))), done(3, None));
+    let (topology, has_prefixes) = shown(&cluster);
+    assert!(topology.grants.len() == 1 && topology.key_prefixes.is_empty() && !has_prefixes);
+    assert_eq!(cluster.change(keys(&many[..16])), done(4, None));
+    assert_eq!(cluster.change(allow(None)), done(5, None));
+    let (topology, _) = shown(&cluster);
+    assert!(topology.grants.is_empty() && topology.key_prefixes.is_empty());
+    secured.insecure_plain_text = true;
+    assert!(why_not(&mut begun(&secured), keys(&["lab:"])).contains("plain text"));
+}
+
+/// Programs of levels before read and write a grant so: a field more, and they would not decode it.
+#[test]
+fn a_request_for_a_grant_is_encoded_as_ever() {
+    let request = Request::Allow { name: "a".into(), grant: Some(Grant::default()) };
+    assert_eq!(encode(&request)[..], [12, 1, b'a', 1, 0, 0, 0, 0, 0, 0]);
+}
+
 fn speaks(name: &str, newest: u16) -> Request {
     Request::Speaks { name: name.into(), newest: Level(newest) }
 }

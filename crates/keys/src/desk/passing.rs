@@ -5,10 +5,12 @@ use super::ClientNumber;
 use super::watch::Subject;
 use crate::access::Access;
 use crate::causal::desk as causal;
+use crate::grant::Grant;
 use crate::resp::Reply;
 use bytes::Bytes;
 use meridian_core::{MessageId, NodeId};
 use meridian_hermes::Epoch;
+use std::sync::Arc;
 
 /// Names a part of a client's request, which is answered by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct Walk {
     pub from: u32,
     /// Only keys that match it.
     pub pattern: Option<Bytes>,
+    /// Only keys that this has, if the client has one.
+    pub grant: Option<Arc<Grant>>,
     /// So many are looked at.
     pub count: usize,
 }

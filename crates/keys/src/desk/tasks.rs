@@ -334,7 +334,8 @@ pub(crate) fn page_of<'a>(
             break;
         }
         let wanted = walk.pattern.as_ref().is_none_or(|pattern| matches(pattern, key));
-        if wanted && value.is_some_and(&live) {
+        let may = walk.grant.as_ref().is_none_or(|grant| grant.has(key));
+        if wanted && may && value.is_some_and(&live) {
             keys.push(Reply::Bulk(key.to_bytes()));
         }
     }

@@ -31,6 +31,13 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// The key, or what the keys begin with.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Subject::Key(watched) | Subject::Prefix(watched) => watched,
+        }
+    }
+
     fn has(&self, key: &[u8]) -> bool {
         match self {
             Subject::Key(watched) => watched == key,

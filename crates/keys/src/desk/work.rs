@@ -8,12 +8,14 @@ use crate::access::{Access, Read};
 use crate::causal::desk::Wish;
 use crate::command::{Combined, Command, Connection, Scan, Watch, describe, settings};
 use crate::connection::Peer;
+use crate::grant::Grant;
 use crate::names;
 use crate::resp::Reply;
 use crate::slots::{Shard, shard_of, slot_of};
 use bytes::Bytes;
 use meridian_core::MessageId;
 use meridian_hermes::Command as Asked;
+use std::sync::Arc;
 
 /// The answer to one request is no longer than this, in bytes: the longest value, and as much again
 /// for several.
@@ -38,6 +40,8 @@ pub(super) struct Work<'a> {
     pub bytes_max: usize,
     /// Keys that begin so are causal, if there are such.
     pub causal: Option<&'a Bytes>,
+    /// What the client may do, if not all.
+    pub grant: Option<Arc<Grant>>,
     pub replica: &'a Replica,
     pub tasks: &'a mut Tasks,
     pub watchers: &'a mut Watchers,
@@ -50,7 +54,12 @@ impl Work<'_> {
         peer: &mut Peer,
         counter: &mut impl Counter,
     ) -> Progress {
-        if peer.watches && !matches!(command, Command::Connection(_)) {
+        if let Some(grant) = &self.grant
+            && let Err(refused) = grant.check(&command)
+        {
+            return Progress::Done(refused);
+        }
+        if peer.watches.is_some() && !matches!(command, Command::Connection(_)) {
             return Progress::Done(Reply::error("this connection watches: use another one"));
         }
         if command.grows() && self.bytes(counter) >= self.bytes_max {
@@ -217,7 +226,7 @@ impl Work<'_> {
             _ => return Progress::Done(cursor_and(0, Vec::new())),
         };
         let from = u32::try_from(cursor & u64::from(u32::MAX)).expect("masked");
-        let walk = Walk { from, pattern, count };
+        let walk = Walk { from, pattern, grant: self.grant.clone(), count };
         if shard != self.seat.shard {
             counter.pass(shard, Passed::Walk(self.part(0), walk));
             return Progress::Page { shard, none };
@@ -249,7 +258,7 @@ impl Work<'_> {
                 (Subject::Prefix(Bytes::copy_from_slice(prefix)), all.collect())
             }
         };
-        peer.watches = true;
+        peer.watches = Some(subject.clone());
         for shard in shards {
             if shard != own {
                 counter.pass(shard, Passed::Watch(self.place.0, subject.clone()));

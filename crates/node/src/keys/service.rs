@@ -2,7 +2,8 @@
 
 use super::BYTES_MAX;
 use super::exchange::{Exchange, Post, Said};
-use super::following::Following;
+use super::following::{Following, Grants};
+use crate::application::name_of_client;
 use crate::board::Board;
 use bytes::Bytes;
 use meridian_core::hello::ServiceId;
@@ -15,7 +16,7 @@ use meridian_keys::desk::{ClientNumber, Counter, Desk, Held, Load, Now, Replica,
 use meridian_keys::node::{Command, Output, told};
 use meridian_keys::resp::{BULK_MAX, ProtocolError, Reply, Version};
 use meridian_keys::slots::Shard;
-use meridian_keys::{Keys, Moment};
+use meridian_keys::{Grant, Keys, Moment};
 use meridian_runtime::wire::WireError;
 use meridian_runtime::{Application, At, ConnectionId};
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub(super) struct Service {
     /// How many bytes a client is expected to be answered, or has under way.
     expected: BTreeMap<ClientNumber, usize>,
     board: Arc<Board>,
+    /// What clients may do.
+    grants: Arc<Grants>,
 }
 
 /// Carries out what the desk wants done, at the member.
@@ -45,11 +48,22 @@ struct Here<'a, 'b> {
     shard: Shard,
     post: &'a mut Post,
     board: &'a Board,
+    grants: &'a Grants,
 }
 
 impl Counter for Here<'_, '_> {
     fn time(&self) -> Time {
         self.at.time()
+    }
+
+    fn grant(&mut self, client: ClientNumber) -> Option<Arc<Grant>> {
+        if self.grants.is_empty() {
+            return None; // Nobody pays for what is not used.
+        }
+        match self.at.speaker(ConnectionId::from(client)) {
+            Some(speaker) => self.grants.get(&name_of_client(&speaker)?).cloned(),
+            None => Some(Arc::default()), // It is gone, and so is what it might do.
+        }
     }
 
     fn ask(&mut self, asked: hermes::Command<Rmw>) {
@@ -142,13 +156,13 @@ fn names<'a>(nodes: impl Iterator<Item = &'a NodeId>) -> String {
 impl Service {
     pub fn new(
         seat: Seat,
-        causal: Option<Bytes>,
+        (causal, grants): (Option<Bytes>, Arc<Grants>),
         exchange: Arc<Exchange>,
         board: Arc<Board>,
     ) -> Service {
         let desk = Desk::new(seat, BYTES_MAX).with_causal(causal);
         let (post, expected) = (Post::new(seat.shard, exchange), BTreeMap::new());
-        Service { seat, desk, post, expected, board }
+        Service { seat, desk, post, expected, board, grants }
     }
 
     fn with_desk<R>(
@@ -157,10 +171,10 @@ impl Service {
         work: impl FnOnce(&mut Desk, Now, &Replica, &mut Here<'_, '_>) -> R,
     ) -> R {
         let now = Now { time: at.now, moment: Moment(at.now.0 / 1_000_000) };
-        let Service { desk, post, board, seat, .. } = self;
+        let Service { desk, post, board, seat, grants, .. } = self;
         let process = at.process;
         let replica = process.replica();
-        work(desk, now, replica, &mut Here { at, shard: seat.shard, post, board })
+        work(desk, now, replica, &mut Here { at, shard: seat.shard, post, board, grants })
     }
 
     /// Tells the member how much is still to be answered to a client.
@@ -198,6 +212,10 @@ impl Application<Keys> for Service {
 
     fn on_request(&mut self, at: &mut At<'_, Keys>, asked: Following) {
         at.set_peers(asked.peers);
+        if self.grants != asked.grants {
+            self.grants = asked.grants;
+            self.with_desk(at, |desk, _, _, here| desk.on_grants(here));
+        }
     }
 
     fn on_output(&mut self, at: &mut At<'_, Keys>, output: Output) {

@@ -7,6 +7,7 @@ use meridian_hermes::{Epoch, Membership, Output};
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+mod grants;
 mod hostile;
 mod names;
 mod shards;
@@ -25,6 +26,7 @@ struct Paper {
     stuffed: bool,
     /// So many bytes a client takes at a time, if there is a limit.
     takes: Option<usize>,
+    grants: BTreeMap<ClientNumber, Arc<Grant>>,
     blamed: Vec<(ClientNumber, ProtocolError)>,
     ended: Vec<ClientNumber>,
     /// The clock when it is asked next, and always after that.
@@ -36,6 +38,10 @@ impl Counter for Paper {
         let Some((first, then)) = self.times.get() else { return Time(0) };
         self.times.set(Some((then, then)));
         first
+    }
+
+    fn grant(&mut self, client: ClientNumber) -> Option<Arc<Grant>> {
+        self.grants.get(&client).cloned()
     }
 
     fn ask(&mut self, asked: Asked<Rmw>) {

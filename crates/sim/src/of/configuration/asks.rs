@@ -87,6 +87,7 @@ impl Cluster {
             | Request::Speaks { .. }
             | Request::LevelAtMost(_)
             | Request::Allow { .. }
+            | Request::AllowKeys { .. }
             | Request::Revoke { .. } => Vec::new(),
         };
         let newest = self.newest().cloned();
