@@ -74,6 +74,8 @@ pub(crate) struct Course {
     link: Link,
     /// Who may still carry out the change that is asked for.
     doubt: Option<Host>,
+    /// The change that is asked for may have been made by a node that was asked before.
+    tried: bool,
     failures: u32,
     connections: u64,
 }
@@ -86,9 +88,15 @@ impl Course {
             at: first % nodes,
             link: Link::None,
             doubt: None,
+            tried: false,
             failures: 0,
             connections: 0,
         }
+    }
+
+    /// Another request begins.
+    pub fn begin(&mut self) {
+        self.tried = false;
     }
 
     /// What is to be done next for such a request.
@@ -114,7 +122,7 @@ impl Course {
             Outcome::Answered => self.failures = 0,
             Outcome::Broken | Outcome::Unknown => {
                 if let (Step::Ask, Kind::Change, Link::Named(host)) = (step, kind, self.link) {
-                    self.doubt = Some(host);
+                    (self.doubt, self.tried) = (Some(host), true);
                 }
                 return self.turn();
             }
@@ -144,6 +152,12 @@ impl Course {
     /// Whether the connection is to be kept.
     pub fn is_connected(&self) -> bool {
         self.link != Link::None
+    }
+
+    /// Whether the change that is asked for was asked for before without an answer. It may have
+    /// been made then, also if nothing more comes of it.
+    pub fn was_tried(&self) -> bool {
+        self.tried
     }
 
     /// Whether a change may still be carried out by a node that was asked for it.
@@ -202,6 +216,9 @@ mod tests {
             Step::Ask,
         ];
         assert_eq!(steps, expected);
+        assert!(course.was_tried() && !course.is_in_doubt(), "it may have been made by A");
+        course.begin();
+        assert!(!course.was_tried());
         assert_eq!(course.next(Kind::Change), Step::Ask, "the next change");
     }
 

@@ -72,6 +72,7 @@ impl Line {
         deadline: Instant,
     ) -> Result<Answered, KeysError> {
         let kind = request.kind;
+        self.course.begin();
         if kind == Kind::Change {
             self.rename();
             self.sequence += 1;
@@ -122,21 +123,25 @@ impl Line {
     }
 
     /// The node answers with an error. That of a change which was asked for says that it was not
-    /// made; any other says nothing of it.
+    /// made, but for one that comes before the node looks for its name; any other says nothing of
+    /// it.
     fn ended(&mut self, step: Step, error: KeysError) -> KeysError {
+        let is_early = |why: &String| why.starts_with("NOPERM ") || why.starts_with("OOM ");
+        let early = matches!(&error, KeysError::Refused(why) if is_early(why));
+        let may_be_made = early && self.course.was_tried();
         self.course.on(step, Kind::Read, Outcome::Answered);
         if !matches!(error, KeysError::Refused(_)) {
             self.connection = None; // Nobody knows where its next answer begins.
             self.course.leave();
         }
-        match self.course.is_in_doubt() {
+        match self.course.is_in_doubt() || may_be_made {
             true => KeysError::Unknown { why: error.to_string() },
             false => error,
         }
     }
 
     fn too_late(&self, addresses: &[String], why: String) -> KeysError {
-        if self.course.is_in_doubt() {
+        if self.course.is_in_doubt() || self.course.was_tried() {
             return KeysError::Unknown { why };
         }
         KeysError::Unreachable { addresses: addresses.join(", "), why }
