@@ -4,9 +4,9 @@ use super::choice::Choice;
 use super::copy::Copied;
 use crate::nodes::kind_name;
 use crate::output;
-use meridian_client::words::name_of;
 use meridian_cluster::Topology;
 use meridian_cluster::lost::in_utc;
+use meridian_fs::Update;
 use meridian_fs::inventory::{Inventory, Partitions, Why};
 use meridian_fs::types::{Kind, Place, Timestamp};
 use meridian_host::replica::{Doubtful, Stage};
@@ -276,7 +276,7 @@ fn doubtful_report(
         message: of.id.to_string(),
         partition,
         time_ms: of.change.as_ref().map(|(time, _)| ms(*time)),
-        what: update.map_or("nothing with files", name_of),
+        what: update.map_or("nothing with files", Update::name),
         paths: paths.iter().map(|path| text(path)).collect(),
         stage: match of.stage {
             Stage::Assumed => "taken as done",

@@ -198,7 +198,7 @@ pub fn trials_hold<S: Subject>(seeds: std::ops::Range<u64>, subject: &S) -> Coun
 }
 
 /// The same; each of these must have happened at least so often, or the trials show nothing. Of one
-/// seed that is looked at alone nothing is asked.
+/// seed that is looked at alone nothing is asked, and of a part of them as large a part.
 ///
 /// # Panics
 /// If one fails, or something happened too seldom.
@@ -208,6 +208,7 @@ pub fn trials_show<S: Subject>(
     (names, least): (&[&str], u64),
 ) -> Counts {
     let counts = trials_hold(seeds, subject);
+    let least = least / harness::share();
     let seldom: Vec<_> = names.iter().filter(|name| counts.of(name) < least).collect();
     assert!(seldom.is_empty() || harness::one_seed(), "seldom: {seldom:?} of {counts:?}");
     counts

@@ -28,6 +28,9 @@ pub struct Happened<'a, P: Process> {
     pub what: &'a What<'a, P>,
 }
 
+/// Whether a message is sent, or else comes; between whom; what it says.
+pub type Said<'a, P> = (bool, Way<<P as Process>::Peer>, &'a <P as Process>::Message);
+
 impl<'a, P: Process> Happened<'a, P> {
     /// From the process to the other one, or to itself.
     pub fn way(&self) -> Way<P::Peer> {
@@ -36,7 +39,7 @@ impl<'a, P: Process> Happened<'a, P> {
 
     /// If a message is sent (`true`), or a process steps with one: between whom it travels, and
     /// what it says.
-    pub fn said(&self) -> Option<(bool, Way<P::Peer>, &'a P::Message)> {
+    pub fn said(&self) -> Option<Said<'a, P>> {
         match *self.what {
             What::Message(message) => Some((true, self.way(), message)),
             What::Event(Event::Message { from, message }) => {

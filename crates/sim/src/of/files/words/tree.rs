@@ -65,6 +65,7 @@ pub fn of_update(update: &Update) -> String {
         | Update::Lock { inode, .. }
         | Update::Leave { inode, .. }
         | Update::Unlock { inode, .. }
+        | Update::SetDurability { inode, .. }
         | Update::SetQuota { inode, .. } => format!("{what} {}", of_place(*inode)),
         Update::Hold { client, inodes, .. } | Update::Forget { client, inodes, .. } => {
             format!("{what} {} for {:x}", of_inodes(inodes), client.0)
