@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 /// Runs `test` with each seed. The environment variable `SEED` names one to run instead, `SEEDS` a
-/// range of others, `1000..2000`, for long runs; with `SHARE=4` the first quarter of them is run, for
-/// those who cannot wait.
+/// range of others, `1000..2000`, for long runs. With `SHARE=4` the first quarter of them is run,
+/// for those who cannot wait.
 ///
 /// # Panics
 /// If the variables are no numbers.
