@@ -24,6 +24,9 @@ pub struct LostEntry {
     /// No node had keys of all regions, so nothing of these is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keyless: bool,
+    /// The others agree on what is kept of its keys of all regions (decision 111).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agreed: bool,
     /// Since when it is lost, in milliseconds since 1970.
     pub since_ms: u64,
     /// The heirs go on: the fence is open no longer.
@@ -48,8 +51,9 @@ pub struct LostRegion {
     pub beside: Vec<ProcessId>,
     /// The region's nodes.
     pub nodes: Vec<NodeId>,
-    /// See [`LostEntry::keyless`].
-    pub keyless: bool,
+    /// What others keep for it of keys of all regions stays for ever: it was fenced where nodes had
+    /// such keys, and did not agree on what is kept of its own.
+    pub keys_stay: bool,
     /// Since when, in milliseconds since 1970.
     pub since_ms: u64,
     /// Whether the heirs go on. Until then the fence is open.
@@ -97,7 +101,7 @@ impl LostRegion {
             reporters: processes(&entry.reporters)?,
             beside: processes(&entry.beside)?,
             nodes: nodes(&entry.nodes)?,
-            keyless: entry.keyless,
+            keys_stay: !entry.keyless && !entry.agreed,
             since_ms: entry.since_ms,
             stands: entry.stands,
         })

@@ -35,6 +35,9 @@ impl Level {
     pub const DURABILITY: Level = Level(10);
     /// Clients with grants may use keys (decision 93).
     pub const KEY_GRANTS: Level = Level(11);
+    /// What is applied of other regions' keys is kept until all have it, so that it can be agreed
+    /// on what is kept of a region that is lost (decision 111).
+    pub const KEPT: Level = Level(12);
 }
 
 impl Default for Level {
@@ -61,7 +64,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::KEY_GRANTS };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::KEPT };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

@@ -44,6 +44,9 @@ pub enum Mutation {
     ForgetsTheLost,
     /// What is being agreed on of a lost region stays as it was when another one is lost.
     GoesOnWithoutTheSecond,
+    /// It is agreed on what is kept of a lost region when one process of each region has said that
+    /// it applies nothing more.
+    HearsOneOfARegion,
     /// A session goes on where updates that it has seen were dropped.
     MovesPastTheDropped,
     /// A region that joins serves sessions at once.

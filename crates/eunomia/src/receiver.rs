@@ -50,6 +50,15 @@ pub enum Command {
     Configure(Arc<Topology>),
     /// These are the regions now; it answers with [`Output::Regions`].
     Regions(Arc<Regions>),
+    /// This is kept of a lost region ([`Receiver::without_kept`]).
+    Keep {
+        /// Of which.
+        lost: RegionId,
+        /// The round in which that is agreed on.
+        round: u64,
+        /// All that somebody has applied and others may lack, in the order of its timestamps.
+        labels: Vec<Label>,
+    },
 }
 
 /// What a receiver tells its owner.
@@ -166,6 +175,9 @@ pub struct Receiver {
     free: BTreeMap<(Peer, RegionId), Vec<Timestamp>>,
     /// Lost regions, of which shards are told to apply nothing more.
     sealing: BTreeMap<RegionId, Sealing>,
+    /// The rounds of lost regions in which its owner has said what is kept; `None` if that comes
+    /// with the regions.
+    told_kept: Option<BTreeMap<RegionId, u64>>,
     /// What depends on what, of the shards that have copied, where its region joins.
     copied: BTreeMap<u16, Vector>,
     mutation: Mutation,
@@ -189,6 +201,7 @@ impl Receiver {
             soon: false,
             free: BTreeMap::new(),
             sealing: BTreeMap::new(),
+            told_kept: None,
             copied: BTreeMap::new(),
             mutation: Mutation::Correct,
         }
@@ -257,6 +270,9 @@ impl Receiver {
     /// All that was made in another region up to here is applied in this one, for good: as its
     /// other receivers say, or the other region itself, which was told.
     fn learn(&mut self, now: Time, from: RegionId, upto: Timestamp, out: &mut Outbox<Self>) {
+        if self.is_sealed(from) {
+            return; // What is dropped counts as applied there, and nobody vouches for it.
+        }
         let Some(origin) = self.origins.get_mut(&from) else { return };
         if upto <= self.site_time[from] {
             return;
@@ -567,6 +583,9 @@ impl Process for Receiver {
             }
             Event::Command(Command::Configure(topology)) => self.configure(now, topology, out),
             Event::Command(Command::Regions(regions)) => self.on_regions(now, regions, out),
+            Event::Command(Command::Keep { lost, round, labels }) => {
+                self.on_keep(now, (lost, round), labels, out);
+            }
             Event::Idle => {
                 self.send_free(out);
                 self.stir(now, out);
@@ -589,11 +608,8 @@ impl Process for Receiver {
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
-        let there = self.topology.others(self.region).filter(|other| self.regions.is_there(*other));
-        let site_times =
-            there.map(|origin| Record::SiteTime { origin, upto: self.site_time[origin] });
         let regions = [Record::Regions((*self.regions).clone())].into_iter();
-        let all: Vec<_> = regions.chain(site_times).collect();
+        let all: Vec<_> = regions.chain(self.recorded()).collect();
         Box::new(all.into_iter())
     }
 }

@@ -80,6 +80,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// What another process of the same region has.
+    pub(crate) fn join(&mut self, mut other: Report) {
+        self.applied.append(&mut other.applied);
+        self.applied.sort_unstable_by_key(|label| label.ts);
+        self.applied.dedup_by_key(|label| label.ts);
+        if self.kept_upto(&self.applied) < other.kept_upto(&self.applied) {
+            (self.known, self.waiting) = (other.known, other.waiting);
+        }
+    }
+
     /// All up to here is among what somebody has applied, if `kept` says what that is.
     fn kept_upto(&self, kept: &[Label]) -> Timestamp {
         let has = |ts: &Timestamp| kept.binary_search_by_key(ts, |label| label.ts).is_ok();

@@ -53,6 +53,14 @@ pub struct Registry {
     #[serde(with = "pairs")]
     reports: BTreeMap<(RegionId, RegionId), Report>,
     settled: BTreeSet<(RegionId, RegionId)>,
+    /// Each process speaks of lost regions for itself, and not one for its region.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    each_speaks: bool,
+    /// Where each does: who applies nothing more of a lost region, and who has all that is kept.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    sealed: BTreeSet<(RegionId, Peer)>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    ended: BTreeSet<(RegionId, Peer)>,
     #[serde(skip)]
     mutation: Mutation,
 }
@@ -91,6 +99,9 @@ impl Registry {
             drained: BTreeSet::new(),
             reports: BTreeMap::new(),
             settled: BTreeSet::new(),
+            each_speaks: false,
+            sealed: BTreeSet::new(),
+            ended: BTreeSet::new(),
             mutation: Mutation::Correct,
         }
     }
@@ -101,16 +112,23 @@ impl Registry {
         Registry { mutation, ..self }
     }
 
+    /// From now on each process has to say of a lost region that it applies nothing more of it,
+    /// and that its own region has all that is kept: what one has begun another may end.
+    pub fn each_speaks(&mut self) {
+        self.each_speaks = true;
+    }
+
     /// The regions in the last epoch.
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
     }
 
     /// There are these processes now. What one that is there no more has left the others of its
-    /// region have, so those must say anew that nothing is left.
+    /// region have, so those must say anew that nothing is left, or begun of a lost region.
     pub fn follow(&mut self, peers: BTreeSet<Peer>) {
         let gone: BTreeSet<_> = self.peers.difference(&peers).map(|peer| peer.region).collect();
         self.drained.retain(|peer| !gone.contains(&peer.region));
+        self.sealed.retain(|(_, peer)| !gone.contains(&peer.region));
         self.heard.retain(|peer, _| peers.contains(peer));
         self.peers = peers;
         self.decide();
@@ -122,10 +140,25 @@ impl Registry {
             Word::Heard(epoch) => self.heard.get(&from).is_some_and(|heard| heard >= epoch),
             Word::Copied => self.copied.contains(&from.region),
             Word::Drained => self.drained.contains(&from),
+            Word::Sealed { lost, .. } if self.each_speaks => self.sealed.contains(&(*lost, from)),
             Word::Sealed { lost, .. } => self.reports.contains_key(&(*lost, from.region)),
+            Word::Settled { lost, .. } if self.each_speaks => self.ended.contains(&(*lost, from)),
             Word::Settled { lost, .. } => self.settled.contains(&(*lost, from.region)),
         };
         known || !self.peers.contains(&from)
+    }
+
+    /// Where each process speaks of lost regions: those that have not said what they have to before
+    /// it goes on with this one.
+    pub fn silent(&self, lost: RegionId) -> impl Iterator<Item = Peer> + '_ {
+        let said = match self.regions.standing(lost) {
+            Standing::Lost { .. } => Some(&self.sealed),
+            Standing::Settles { .. } => Some(&self.ended),
+            _ => None,
+        };
+        let there = self.peers.iter().filter(|peer| self.regions.is_there(peer.region));
+        let each = there.filter(|_| self.each_speaks).copied();
+        each.filter(move |peer| said.is_some_and(|said| !said.contains(&(lost, *peer))))
     }
 
     /// Those that have not said that they go by the last epoch, of the regions that are there.
@@ -208,6 +241,8 @@ impl Registry {
             }
             self.reports.clear();
             self.settled.clear();
+            self.sealed.clear();
+            self.ended.clear();
         }
         self.set(changes);
         self.decide();
@@ -257,17 +292,34 @@ impl Registry {
             Word::Drained => drop(self.drained.insert(from)),
             Word::Sealed { lost, round, report } => {
                 if *self.regions.standing(lost) == (Standing::Lost { round }) {
-                    self.reports.insert((lost, by), report);
+                    self.on_sealed(from, lost, report);
                 }
             }
             Word::Settled { lost, round } => match self.regions.standing(lost) {
                 Standing::Settles { round: asked, .. } if *asked == round => {
                     self.settled.insert((lost, by));
+                    if self.each_speaks {
+                        self.ended.insert((lost, from));
+                    }
                 }
                 _ => {} // Of a round that a further loss has ended.
             },
         }
         self.decide();
+    }
+
+    fn on_sealed(&mut self, from: Peer, lost: RegionId, report: Report) {
+        if !self.each_speaks {
+            self.reports.insert((lost, from.region), report);
+            return;
+        }
+        self.reports.entry((lost, from.region)).or_default().join(report);
+        self.sealed.insert((lost, from));
+    }
+
+    /// Whether nobody is left that has to speak of a lost region.
+    fn all_have_said(&self, lost: RegionId) -> bool {
+        self.silent(lost).next().is_none() || self.mutation.is(Mutation::HearsOneOfARegion)
     }
 
     /// Whether all processes of all regions that are there go by the last epoch.
@@ -305,6 +357,7 @@ impl Registry {
                 let goes = drained && !self.regions.is_open();
                 goes.then_some(Standing::Gone { kept: Timestamp::NEVER })
             }
+            Standing::Lost { .. } | Standing::Settles { .. } if !self.all_have_said(region) => None,
             Standing::Lost { round } => {
                 let reports: Option<Vec<_>> =
                     self.regions.there().map(|by| self.reports.get(&(region, by))).collect();
@@ -430,8 +483,48 @@ mod tests {
         registry.hear(receiver(B), Word::Sealed { lost: A, round, report });
         let text = serde_json::to_string(&registry).unwrap();
         assert_eq!(serde_json::from_str::<Registry>(&text).unwrap(), registry, "{text}");
-        let bytes = postcard::to_stdvec(&registry).unwrap();
-        assert_eq!(postcard::from_bytes::<Registry>(&bytes).unwrap(), registry);
+        assert!(!text.contains("each_speaks") && !text.contains("sealed"), "{text}");
+        registry.each_speaks();
+        seal(&mut registry, A, C, 5);
+        let text = serde_json::to_string(&registry).unwrap();
+        assert_eq!(serde_json::from_str::<Registry>(&text).unwrap(), registry, "{text}");
+    }
+
+    /// What a process has begun another may end, and what one that went has left is theirs.
+    #[test]
+    fn where_each_process_speaks_a_lost_region_waits_for_all() {
+        let mut registry = serving();
+        let shard = |region, number| Peer { region, role: Role::Shard(number) };
+        let all = [shard(A, 0), shard(B, 0), shard(B, 1), shard(B, 2), shard(C, 0)];
+        registry.follow(all.into());
+        registry.each_speaks();
+        registry.lose(A).unwrap();
+        let Standing::Lost { round } = *registry.regions().standing(A) else {
+            panic!("it is lost")
+        };
+        let seals = |registry: &mut Registry, from, known| {
+            let report = Report { known: Timestamp(known), ..Report::default() };
+            let word = Word::Sealed { lost: A, round, report };
+            assert!(!registry.knows(from, &word));
+            registry.hear(from, word);
+        };
+        seals(&mut registry, shard(B, 0), 40);
+        seals(&mut registry, shard(B, 1), 60);
+        registry.follow([shard(A, 0), shard(B, 0), shard(B, 1), shard(C, 0)].into());
+        seals(&mut registry, shard(C, 0), 0);
+        let silent: Vec<_> = registry.silent(A).collect();
+        assert_eq!(silent, [shard(B, 0), shard(B, 1)], "the third may have left them something");
+        seals(&mut registry, shard(B, 0), 50);
+        seals(&mut registry, shard(B, 1), 30);
+        let Standing::Settles { kept, .. } = registry.regions().standing(A).clone() else {
+            panic!("all have said so")
+        };
+        assert_eq!(kept.upto, Timestamp(60));
+        for from in [shard(B, 0), shard(C, 0), shard(B, 1)] {
+            assert!(registry.regions().is_open(), "{from} has not said that it has all");
+            registry.hear(from, Word::Settled { lost: A, round });
+        }
+        assert_eq!(*registry.regions().standing(A), Standing::Gone { kept: Timestamp(60) });
     }
 
     #[test]

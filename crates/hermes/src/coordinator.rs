@@ -47,7 +47,7 @@ impl<M: Modify> Hermes<M> {
             Action::Write(_) => None,
             Action::Modify(_) => held.and_then(|held| held.value.as_ref()).map(Value::to_bytes),
         };
-        if tried.attempt == 0 && self.is_answered(&request, base, out) {
+        if self.is_answered(&request, tried.attempt, base, out) {
             return;
         }
         let draft = match &mut request.action {
@@ -74,10 +74,12 @@ impl<M: Modify> Hermes<M> {
         self.issue(now, (request, tried), (slot, base), draft, out);
     }
 
-    /// Whether the request was asked before and its answer is known, or none is due.
+    /// Whether the request was asked before and its answer is known, or none is due. What defeated
+    /// an earlier attempt may be the same request, which another replica was asked.
     fn is_answered(
         &mut self,
         request: &Request<M>,
+        attempt: u32,
         held: Timestamp,
         out: &mut Outbox<Self>,
     ) -> bool {
@@ -94,6 +96,7 @@ impl<M: Modify> Hermes<M> {
             }
             // What it led to was aborted: it is defeated for good, as the key is Valid.
             Known::Asked(_) => return false,
+            Known::No if attempt > 0 => return false,
             Known::No => {
                 let full = self.completions.len() >= self.options.clients_max;
                 if !full || self.completions.knows(id.client) {

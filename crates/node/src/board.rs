@@ -1,14 +1,14 @@
 //! What the threads of keys have to say of themselves, for other threads to read: each writes its
 //! own notice at the end of a batch, and waits for nobody.
 
-use meridian_core::{NodeId, Time};
+use meridian_core::{NodeId, RegionId, Time};
 use meridian_eunomia::{Timestamp, Word};
 use meridian_hermes::{Durability, Hermes, Membership, Modify};
 use meridian_host::api::{CausalFrom, CausalStatus, KeysStatus};
 use meridian_keys::causal::desk::Keys;
 use meridian_keys::desk::Held;
 use meridian_keys::slots::Shard;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -32,11 +32,13 @@ pub struct Board {
 }
 
 /// What the causal keys have said, and nobody was told yet.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Words {
     heard: Option<u64>,
     copied: bool,
     drained: bool,
+    /// The last of each lost region: it is in one round, and has sealed or settled there.
+    of_lost: BTreeMap<RegionId, Word>,
 }
 
 /// How far keys of all regions are, as one node knows.
@@ -120,7 +122,9 @@ impl Board {
             Word::Heard(epoch) => words.heard = words.heard.max(Some(epoch)),
             Word::Copied => words.copied = true,
             Word::Drained => words.drained = true,
-            Word::Sealed { .. } | Word::Settled { .. } => {} // No region of a server is lost.
+            Word::Sealed { lost, .. } | Word::Settled { lost, .. } => {
+                words.of_lost.insert(lost, word);
+            }
         }
     }
 
@@ -128,11 +132,12 @@ impl Board {
     /// say again what holds. `None` if this node has no causal keys.
     pub fn take_words(&self) -> Option<Vec<Word>> {
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        let Words { heard, copied, drained } = *words;
-        *words = Words { heard, ..Words::default() };
+        let heard = words.heard;
+        let said = std::mem::replace(&mut *words, Words { heard, ..Words::default() });
         let heard = heard.map(Word::Heard).into_iter();
-        let copied = copied.then_some(Word::Copied);
-        let all = heard.chain(copied).chain(drained.then_some(Word::Drained));
+        let copied = said.copied.then_some(Word::Copied);
+        let all = heard.chain(copied).chain(said.drained.then_some(Word::Drained));
+        let all = all.chain(said.of_lost.into_values());
         self.has_causal.then(|| all.collect())
     }
 

@@ -228,6 +228,12 @@ impl<A: Copy> Sessions<A> {
         self.applied.contains_key(&(at, origin, ts))
     }
 
+    /// Which updates of a region were applied, and where.
+    pub fn applied_of(&self, origin: RegionId) -> impl Iterator<Item = (RegionId, Timestamp)> + '_ {
+        let of = self.applied.keys().filter(move |(_, of, _)| *of == origin);
+        of.map(|(at, _, ts)| (*at, *ts))
+    }
+
     /// Something must not have been.
     pub fn violate(&mut self, what: String) {
         self.violated = Some(what);

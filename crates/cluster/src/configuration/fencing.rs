@@ -85,6 +85,7 @@ pub(super) fn fence(
         beside: by_group(true),
         nodes: names(&mut nodes.iter().copied()),
         keyless,
+        agreed: file.configuration.levels.now >= Level::KEPT,
         since_ms: now_ms,
         stands: false,
     };

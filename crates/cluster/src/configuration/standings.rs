@@ -6,6 +6,7 @@
 use super::Changed;
 use crate::Topology;
 use crate::topology::ClusterFile;
+use meridian_core::level::Level;
 use meridian_core::{NodeId, RegionId};
 use meridian_eunomia::registry::Denied;
 use meridian_eunomia::{Peer, REGIONS_MAX, Regions, Registry, Role, SOURCES_MAX, Standing, Word};
@@ -28,11 +29,7 @@ impl Topology {
 
     /// The nodes that are waited for: they do not go by what regions are now, as far as is known.
     pub fn key_nodes_behind(&self) -> Vec<NodeId> {
-        let number = |peer: Peer| match peer.role {
-            Role::Shard(number) => Some(NodeId(number)),
-            Role::Replica(_) | Role::Receiver => None,
-        };
-        self.standings.iter().flat_map(|registry| registry.behind().filter_map(number)).collect()
+        self.standings.iter().flat_map(|registry| registry.behind().filter_map(number_of)).collect()
     }
 
     /// Which regions' keys come or go, and whom that waits for; for people.
@@ -44,26 +41,50 @@ impl Topology {
             false => format!("; not heard of by {behind}"),
         };
         let says = |(place, standing): (u16, &Standing)| {
+            let silent = || match self.names_silent(RegionId(place)) {
+                silent if silent.is_empty() => String::new(),
+                silent => format!(": {silent} must say so"),
+            };
             let what = match standing {
                 Standing::Comes { from } => format!("is to copy those of {}", name(*from)),
                 Standing::Copies { from } => format!("copies those of {}", name(*from)),
                 Standing::Leaves => "leaves when others have all that it made".into(),
-                Standing::Lost { .. } | Standing::Settles { .. } => "is lost".into(),
+                Standing::Lost { .. } => format!("is lost; nothing more is applied{}", silent()),
+                Standing::Settles { .. } => {
+                    format!("is lost; all take what is kept{}", silent())
+                }
                 Standing::Absent | Standing::Serves | Standing::Gone { .. } => return None,
             };
             Some(format!("keys of all regions: {} {what}{waits}", name(RegionId(place))))
         };
-        let open = self.lost().values().filter(|lost| !lost.keyless).map(|lost| {
+        let open = self.lost().values().filter(|lost| lost.keys_stay).map(|lost| {
             let region = name(lost.region);
             format!("keys of all regions: {region} is lost, and what others keep for it stays")
         });
         (0..).zip(self.key_regions().standings()).filter_map(says).chain(open).collect()
     }
 
+    /// The same of those that have not said what a lost region waits for.
+    fn names_silent(&self, lost: RegionId) -> String {
+        self.names(self.standings.iter().flat_map(|registry| registry.silent(lost)))
+    }
+
     fn names_behind(&self) -> String {
-        let behind = self.key_nodes_behind();
-        let names: Vec<_> = behind.iter().map(|node| self.node(*node).name.as_str()).collect();
+        self.names(self.standings.iter().flat_map(|registry| registry.behind()))
+    }
+
+    fn names(&self, peers: impl Iterator<Item = Peer>) -> String {
+        let names: Vec<_> =
+            peers.filter_map(number_of).map(|node| self.node(node).name.as_str()).collect();
         names.join(", ")
+    }
+}
+
+/// The node that speaks as this process.
+fn number_of(peer: Peer) -> Option<NodeId> {
+    match peer.role {
+        Role::Shard(number) => Some(NodeId(number)),
+        Role::Replica(_) | Role::Receiver => None,
     }
 }
 
@@ -81,6 +102,9 @@ pub(super) fn follow(file: &mut ClusterFile, topology: &Topology) {
     let peers = topology.present().filter_map(|node| topology.key_peer(node)).collect();
     let kept = file.configuration.standings.take();
     let mut registry = kept.unwrap_or_else(|| Registry::new([], (*first).clone()));
+    if file.configuration.levels.now >= Level::KEPT {
+        registry.each_speaks();
+    }
     registry.follow(peers);
     for region in all {
         if stays_open(topology, region) {
@@ -95,13 +119,13 @@ pub(super) fn follow(file: &mut ClusterFile, topology: &Topology) {
     file.configuration.standings = Some(registry);
 }
 
-/// A region is lost whose keys somebody may hold. What of them is kept nodes do not agree on yet
-/// (decision 107), so nobody says that they are gone.
+/// A region was fenced whose keys somebody may hold, below the level at which nodes agree on what
+/// of them is kept. So nobody says that they are gone.
 fn stays_open(topology: &Topology, region: RegionId) -> bool {
-    topology.lost_region(region).is_some_and(|lost| !lost.keyless)
+    topology.lost_region(region).is_some_and(|lost| lost.keys_stay)
 }
 
-/// Nobody has keys of all regions, so all agree soon that nothing is kept.
+/// The others agree on what is kept of its keys; soon that nothing is, where nobody has any.
 fn lose(registry: &mut Registry, region: RegionId) -> Result<(), Denied> {
     match registry.regions().standing(region) {
         Standing::Lost { .. } | Standing::Settles { .. } => Ok(()),

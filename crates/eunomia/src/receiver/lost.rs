@@ -23,14 +23,45 @@ pub(super) struct Sealing {
 }
 
 impl Receiver {
+    /// The same that is told by its owner what is kept of a lost region
+    /// ([`Command::Keep`](super::Command::Keep)): its reports name nothing that was applied.
+    pub fn without_kept(self) -> Receiver {
+        Receiver { told_kept: Some(BTreeMap::new()), ..self }
+    }
+
+    /// Up to where all other regions have applied all of a region, as far as it has heard.
+    pub fn everywhere(&self, origin: RegionId) -> Timestamp {
+        self.origins.get(&origin).map_or(Timestamp::ZERO, |origin| origin.everywhere)
+    }
+
+    /// Site times as a checkpoint has them. Those of a lost region are from before it was lost:
+    /// after that what is dropped counts as applied, too.
+    pub(super) fn recorded(&self) -> impl Iterator<Item = Record> + '_ {
+        self.origins.iter().filter_map(|(region, known)| {
+            let upto = match self.regions.standing(*region) {
+                Standing::Absent | Standing::Gone { .. } => return None,
+                Standing::Lost { .. } | Standing::Settles { .. } => known.durable,
+                _ => self.site_time[*region],
+            };
+            Some(Record::SiteTime { origin: *region, upto })
+        })
+    }
+
     /// Whether nothing that a region sends counts any more.
     pub(super) fn is_sealed(&self, region: RegionId) -> bool {
         !self.regions.is_there(region) && !self.goes_on_with(region)
     }
 
-    /// Whether nothing of a region is to be applied: it is lost, and nobody knows what is kept.
-    pub(super) fn is_silenced(&self, region: RegionId) -> bool {
-        matches!(self.regions.standing(region), Standing::Lost { .. }) && !self.goes_on_with(region)
+    /// Whether nothing of a region is to be applied: it is lost, and what is kept is not known here.
+    pub fn is_silenced(&self, region: RegionId) -> bool {
+        let is_lost = matches!(self.regions.standing(region), Standing::Lost { .. });
+        (is_lost || self.awaits_kept(region)) && !self.goes_on_with(region)
+    }
+
+    /// Whether its owner has to say yet what is kept of a region.
+    pub fn awaits_kept(&self, region: RegionId) -> bool {
+        let Standing::Settles { round, .. } = self.regions.standing(region) else { return false };
+        self.told_kept.as_ref().is_some_and(|told| told.get(&region) != Some(round))
     }
 
     /// With a planted bug.
@@ -47,6 +78,7 @@ impl Receiver {
     pub(super) fn round(&self, region: RegionId) -> Option<u64> {
         match self.regions.standing(region) {
             Standing::Lost { .. } => self.goes_on_with(region).then_some(0),
+            Standing::Settles { .. } if self.awaits_kept(region) => None,
             Standing::Settles { round, .. } => Some(*round),
             Standing::Gone { .. } => Some(u64::MAX),
             Standing::Absent | Standing::Comes { .. } | Standing::Copies { .. } => Some(0),
@@ -82,6 +114,8 @@ impl Receiver {
         for region in self.topology.others(self.region) {
             match regions.standing(region) {
                 Standing::Lost { round } => self.seal(region, *round, out),
+                // What its owner has told is begun when it is told.
+                Standing::Settles { .. } if self.told_kept.is_some() => {}
                 Standing::Settles { round, kept } => self.settle(now, region, *round, kept, out),
                 Standing::Gone { .. } => self.end(now, region, out),
                 Standing::Absent | Standing::Comes { .. } | Standing::Copies { .. } => {}
@@ -124,6 +158,25 @@ impl Receiver {
         if let Some(sealing) = self.sealing.get_mut(&lost).filter(|known| known.round == round) {
             sealing.answers.insert(number, labels);
         }
+    }
+
+    /// Its owner knows what is kept of a lost region.
+    pub(super) fn on_keep(
+        &mut self,
+        now: Time,
+        (lost, round): (RegionId, u64),
+        labels: Vec<Label>,
+        out: &mut Outbox<Self>,
+    ) {
+        let Standing::Settles { round: asked, kept } = self.regions.standing(lost) else { return };
+        if *asked != round || !self.awaits_kept(lost) {
+            return; // Of a round that a further loss has ended, or told before.
+        }
+        let kept = Kept { upto: kept.upto, labels };
+        if let Some(told) = &mut self.told_kept {
+            told.insert(lost, round);
+        }
+        self.settle(now, lost, round, &kept, out);
     }
 
     /// All other updates of a lost region than these are dropped.
@@ -180,7 +233,7 @@ impl Receiver {
                     let report = self.report(lost, sealing);
                     out.output(Output::Regions(Word::Sealed { lost, round, report }));
                 }
-                Standing::Settles { .. } if origin.queue.is_empty() => {
+                Standing::Settles { .. } if origin.queue.is_empty() && !self.awaits_kept(lost) => {
                     out.output(Output::Regions(Word::Settled { lost, round }));
                 }
                 _ => {} // Not yet.
@@ -200,7 +253,9 @@ impl Receiver {
         let waits = |(label, progress): &(Label, Progress)| {
             (*progress != Progress::Done && !has(label.ts)).then_some(label.ts)
         };
-        let waiting = origin.queue.iter().filter_map(waits).collect();
+        // The first one tells enough where it is not said what was applied.
+        let most = if self.told_kept.is_some() { 1 } else { usize::MAX };
+        let waiting = origin.queue.iter().filter_map(waits).take(most).collect();
         Report { known: origin.known.unwrap_or(origin.received), waiting, applied }
     }
 

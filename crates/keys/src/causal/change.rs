@@ -20,6 +20,9 @@ pub enum Change<M> {
     Make(Make<M>),
     /// An update of a causal key that was made in another region.
     Merge(Update),
+    /// As [`Change::Merge`], under a name; the answer is the update ([`noted`]). Something is
+    /// committed also where what is held is later: so all replicas know that it is applied.
+    Note(Update),
     /// The update that has this place has expired: no value is shown any more. Each region does so
     /// by its own clocks; nothing of it goes to others, so it defeats no update of theirs.
     Lapse(Order),
@@ -134,6 +137,25 @@ fn merge(update: &Update, found: Option<&Bytes>, replaces: bool) -> Modified {
     }
 }
 
+/// The same, and all replicas know of it.
+fn note(update: &Update, found: Option<&Bytes>) -> Modified {
+    let value = match merge(update, found, false) {
+        Modified::Change { value, .. } => value,
+        Modified::Keep { .. } => found.cloned(),
+    };
+    Modified::Change { value, answer: encode(update) }
+}
+
+/// The update of another region of which this is the answer ([`Change::Note`]).
+pub(super) fn noted(answer: &Bytes) -> Option<Update> {
+    decode(answer)
+}
+
+/// Where the update of such an answer was made.
+pub(super) fn noted_origin(answer: &Bytes) -> Option<RegionId> {
+    postcard::take_from_bytes(answer).ok().map(|(origin, _)| origin)
+}
+
 /// Takes its value from what is held, if that has this place.
 fn lapse(order: Order, found: Option<&Bytes>) -> Modified {
     match held(found).filter(|held| held.order == order && held.value.is_some()) {
@@ -151,6 +173,7 @@ impl<M: Modify> Modify for Change<M> {
             Change::Local(modify) => modify.modify(found),
             Change::Make(make) => make.modify(found),
             Change::Merge(update) => merge(update, found, false),
+            Change::Note(update) => note(update, found),
             Change::Lapse(order) => lapse(*order, found),
             Change::Replace(update) => merge(update, found, true),
         }
@@ -162,7 +185,9 @@ impl<M: Modify> Modify for Change<M> {
             Change::Local(modify) => modify.bytes(),
             Change::Make(Make { action: Action::Write(value), .. }) => len(value),
             Change::Make(Make { action: Action::Modify(modify), .. }) => modify.bytes(),
-            Change::Merge(update) | Change::Replace(update) => len(&update.value),
+            Change::Merge(update) | Change::Note(update) | Change::Replace(update) => {
+                len(&update.value)
+            }
             Change::Lapse(_) => 0,
         }
     }

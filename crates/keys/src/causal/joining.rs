@@ -59,7 +59,7 @@ impl<M: Modify> Causal<M> {
     /// Others take part than before, and regions are so now.
     pub(super) fn configure(&mut self, now: Time, regions: Arc<Regions>, out: &mut Outbox<Self>) {
         let (topology, standings) = (regions.topology().clone(), regions.standings().clone());
-        self.regions = regions;
+        (self.regions, self.sweeps) = (regions, true);
         let configure = replica::Command::Configure(topology.clone());
         self.step_service(now, Event::Command(configure), out);
         let standing = replica::Command::Regions(standings.clone());
@@ -80,10 +80,10 @@ impl<M: Modify> Causal<M> {
         self.step_service(now, Event::Command(replica::Command::Regions(regions)), out);
     }
 
-    /// While its region joins or leaves, it says again and again how far it is.
+    /// While its region joins or leaves, or another is lost, it says again and again how far it is.
     pub(super) fn say_words(&mut self, now: Time, out: &mut Outbox<Self>) {
         let regions = self.receiver.regions().clone();
-        if regions.joins(self.region) {
+        if regions.joins(self.region) || regions.is_open() {
             let standing = receiver::Command::Regions(regions);
             self.step_receiver(now, Event::Command(standing), out);
         }

@@ -15,6 +15,8 @@ use meridian_hermes::{self as hermes, Action, Answer, Completion, Modify, Refusa
 const ATTEMPTS_MAX: u32 = 32;
 /// The names of updates have this bit; those of clients do not: see [`crate::names`].
 const UPDATES: u64 = 1 << 63;
+/// Those of updates of other regions have this one instead: times are below it until 2116.
+const MERGES: u64 = 1 << 62;
 
 /// An update of a session that Hermes was asked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +36,17 @@ fn name_of(ts: Timestamp) -> ClientId {
 /// The update of a name.
 fn stamp_of(client: ClientId) -> Option<Timestamp> {
     (client.0 & UPDATES != 0).then_some(Timestamp(client.0 & !UPDATES))
+}
+
+/// Under which name Hermes has an update of another region: sources of all regions have numbers of
+/// their own, so no two have the same.
+pub(super) fn merge_name(ts: Timestamp) -> ClientId {
+    ClientId(MERGES | ts.0.min(MERGES - 1))
+}
+
+/// The update of another region of that name.
+pub(super) fn merged_stamp(client: ClientId) -> Option<Timestamp> {
+    (client.0 & !(MERGES - 1) == MERGES).then_some(Timestamp(client.0 & (MERGES - 1)))
 }
 
 impl<M: Modify> Causal<M> {

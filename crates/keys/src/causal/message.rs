@@ -46,6 +46,38 @@ pub enum Message {
     },
     /// The region of both, which joins, has copied the keys of another; they depend on this.
     Copied(Vector),
+    /// All regions but their own have applied what was made in each up to here.
+    Everywhere(Vector),
+    /// A node to one of another region that stays: what that region has applied of a lost one,
+    /// behind this point.
+    AskKept {
+        /// Which.
+        lost: RegionId,
+        /// The round in which is agreed on what is kept of it.
+        round: u64,
+        /// Where the last page ended.
+        after: Timestamp,
+    },
+    /// The answer.
+    Kept {
+        /// See [`Message::AskKept`].
+        lost: RegionId,
+        /// The same.
+        round: u64,
+        /// The same.
+        after: Timestamp,
+        /// In the order of their timestamps.
+        updates: Vec<eunomia::Update>,
+        /// Where this page ends, if it is not the last.
+        next: Option<Timestamp>,
+    },
+    /// The region of both has applied all that is kept of a lost one in this round.
+    Settled {
+        /// Which.
+        lost: RegionId,
+        /// The round.
+        round: u64,
+    },
 }
 
 /// An update that a session asks for.

@@ -27,7 +27,9 @@
 //! | `make` | updates that are made here |
 //! | `data` | what of them other regions are sent, and ask for |
 //! | `read` | reads of one key, and of several at one moment |
+//! | `merge` | updates that were made elsewhere |
 //! | `joining` | regions join and leave while all serve |
+//! | `lost` | what is kept of a region that is lost |
 //! | `taking` | sources come and go with the members of their group |
 //! | [`shard`] | what a thread of a server runs: the process, and what it says to the steward |
 //! | [`desk`] | requests of connections, each of which is a session |
@@ -37,7 +39,9 @@ pub mod change;
 mod data;
 pub mod desk;
 mod joining;
+mod lost;
 mod make;
+mod merge;
 pub mod message;
 mod mutation;
 pub mod node;

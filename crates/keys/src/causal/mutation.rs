@@ -25,6 +25,11 @@ pub enum Mutation {
     ReadsApart,
     /// A region that leaves does not wait until others have what it has made.
     LeavesAtOnce,
+    /// A node says that it applies nothing more of a lost region while it does not know what has
+    /// become of what it has begun.
+    SealsEarly,
+    /// What was applied of another region is kept only until this one has applied all up to there.
+    ForgetsAtSiteTime,
 }
 
 impl Mutation {

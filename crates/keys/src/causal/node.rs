@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::joining::Copying;
+use super::lost::Gathering;
 use super::make::Making;
 use super::message::{Command, Message, Output, Record, Timer};
 use super::mutation::Mutation;
@@ -11,9 +12,9 @@ use super::taking::Taking;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
 use meridian_eunomia::inbox::{Inbox, Name};
 use meridian_eunomia::{
-    self as eunomia, Options, Peer, Receiver, Replica, Role, Source, Timestamp, receiver,
+    self as eunomia, Options, Peer, Receiver, Replica, Role, Source, Timestamp, Vector, receiver,
 };
-use meridian_hermes::{self as hermes, Action, Answer, Epoch, Hermes, Modify, Refusal};
+use meridian_hermes::{self as hermes, Answer, Epoch, Hermes, Modify};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -72,9 +73,16 @@ pub struct Causal<M> {
     soon: bool,
     /// What was made elsewhere and could not be taken for want of a lease. The windows of the
     /// streams bound it.
-    deferred: Vec<eunomia::Update>,
+    pub(super) deferred: Vec<eunomia::Update>,
     /// While its region copies the keys of another.
     pub(super) copying: Option<Copying>,
+    /// Up to where all regions but their own have applied what was made in each.
+    pub(super) everywhere: Vector,
+    /// Whether something of regions that are gone may be kept.
+    pub(super) sweeps: bool,
+    /// What is gathered of lost regions, and the rounds in which this one has all that is kept.
+    pub(super) gathering: BTreeMap<RegionId, Gathering>,
+    pub(super) settled: BTreeMap<RegionId, u64>,
     /// Another region was not answered for want of a lease.
     pub(super) wants_lease: bool,
     pub(super) asked: BTreeMap<u64, Asked<M>>,
@@ -96,7 +104,8 @@ impl<M: Modify> Causal<M> {
             number,
             service: service.without_sources().without_regions(),
             receiver: Receiver::new(region, topology.clone(), options.clone())
-                .with_regions(regions.standings().clone()),
+                .with_regions(regions.standings().clone())
+                .without_kept(),
             source: Source::new(region, number),
             regions,
             options,
@@ -114,6 +123,10 @@ impl<M: Modify> Causal<M> {
             soon: false,
             deferred: Vec::new(),
             copying: None,
+            everywhere: Vector::default(),
+            sweeps: true,
+            gathering: BTreeMap::new(),
+            settled: BTreeMap::new(),
             wants_lease: false,
             asked: BTreeMap::new(),
             tokens: 0,
@@ -248,7 +261,8 @@ impl<M: Modify> Causal<M> {
         event: Event<Receiver>,
         out: &mut Outbox<Self>,
     ) {
-        let (mut inner, mut applies, mut copies) = (Outbox::new(), Vec::new(), None);
+        let (mut inner, mut applies) = (Outbox::new(), Vec::new());
+        let (mut copies, mut seals) = (None, Vec::new());
         self.receiver.step(now, event, &mut inner);
         for effect in inner.drain() {
             match effect {
@@ -262,6 +276,9 @@ impl<M: Modify> Causal<M> {
                 Effect::Send { message: eunomia::Message::Copy { from }, .. } => {
                     copies = Some(from);
                 }
+                Effect::Send { message: eunomia::Message::Seal { lost, round }, .. } => {
+                    seals.push((lost, round));
+                }
                 Effect::Send { to, message } => self.say(Role::Receiver, to, message, out),
                 Effect::Persist(record) => out.persist(Record::Receiver(record)),
                 Effect::Note(record) => out.note(Record::Receiver(record)),
@@ -272,7 +289,7 @@ impl<M: Modify> Causal<M> {
                 Effect::Output(receiver::Output::Refused { token, why }) => {
                     out.output(Output::Denied { token, why });
                 }
-                Effect::Output(receiver::Output::Regions(word)) => out.output(Output::Word(word)),
+                Effect::Output(receiver::Output::Regions(word)) => self.say_word(word, out),
             }
         }
         for (origin, applied, stamps) in applies {
@@ -283,6 +300,9 @@ impl<M: Modify> Causal<M> {
         }
         if let Some(from) = copies {
             self.copy(now, from, out);
+        }
+        for (lost, round) in seals {
+            self.seal(now, lost, round, out);
         }
     }
 
@@ -312,70 +332,6 @@ impl<M: Modify> Causal<M> {
         let follower = || self.followers.get(&to.region).copied();
         if let Some(node) = node_of(to).or_else(follower) {
             out.send(node, Message::Eunomia { from, to: to.role, message });
-        }
-    }
-
-    /// The receiver is told that these are applied.
-    pub(super) fn tell_applied(
-        &mut self,
-        now: Time,
-        origin: RegionId,
-        stamps: Vec<Timestamp>,
-        out: &mut Outbox<Self>,
-    ) {
-        if stamps.is_empty() {
-            return;
-        }
-        let from = Peer { region: self.region, role: Role::Shard(self.number) };
-        let message = eunomia::Message::Applied { origin, stamps };
-        self.step_receiver(now, Event::Message { from, message }, out);
-    }
-
-    /// Hermes is asked to hold what was made elsewhere.
-    fn merge(&mut self, now: Time, updates: Vec<eunomia::Update>, out: &mut Outbox<Self>) {
-        for update in updates {
-            let (origin, ts, key) = (update.origin, update.label.ts, update.key.clone());
-            let token = self.ask(Asked::Merge(Box::new(update.clone())));
-            let change = match self.mutation.is(Mutation::ReplacesAnything) {
-                true => Change::Replace(update),
-                false => Change::Merge(update),
-            };
-            if self.mutation.is(Mutation::SaysEarly) {
-                self.tell_applied(now, origin, vec![ts], out);
-            }
-            let action = Action::Modify(change);
-            let request = hermes::Request { token, key, id: None, action };
-            self.step_replica(now, Event::Command(hermes::Command::Update(request)), out);
-        }
-    }
-
-    fn on_merged(
-        &mut self,
-        now: Time,
-        update: eunomia::Update,
-        answer: &Answer,
-        out: &mut Outbox<Self>,
-    ) {
-        if *answer == Answer::Refused(Refusal::NotServing) {
-            return self.deferred.push(update);
-        }
-        let (origin, ts) = (update.origin, update.label.ts);
-        let changed = matches!(answer, Answer::Modified(_));
-        if changed || matches!(answer, Answer::Kept { .. }) {
-            self.inbox.applied((origin, ts));
-            out.output(Output::Applied { origin, ts, changed });
-            self.tell_applied(now, origin, vec![ts], out);
-        } else {
-            self.inbox.failed(update);
-        }
-    }
-
-    /// A replica that has a lease again goes on with what it could not take.
-    pub(super) fn merge_deferred(&mut self, now: Time, out: &mut Outbox<Self>) {
-        self.wants_lease &= !self.replica.serves(now);
-        if !self.deferred.is_empty() && self.replica.serves(now) {
-            let deferred = std::mem::take(&mut self.deferred);
-            self.merge(now, deferred, out);
         }
     }
 
@@ -480,15 +436,20 @@ impl<M: Modify> Causal<M> {
     fn on_receiver_tick(&mut self, now: Time, timer: eunomia::Timer, out: &mut Outbox<Self>) {
         self.step_receiver(now, Event::Timer(timer), out);
         self.say_words(now, out);
+        self.follow_others(now, out);
         if !self.leads() {
             return;
         }
         let (site_times, copied) = (*self.receiver.site_times(), self.receiver.copied());
+        let mut told = vec![Message::SiteTimes(site_times)];
+        told.extend(copied.map(Message::Copied));
+        told.extend(self.regions.keeps().then_some(Message::Everywhere(self.everywhere)));
+        told.extend(self.settled.iter().map(|(lost, round)| {
+            let (lost, round) = (*lost, *round);
+            Message::Settled { lost, round }
+        }));
         for number in self.members().into_iter().filter(|number| *number != self.number) {
-            out.send(NodeId(number), Message::SiteTimes(site_times));
-            if let Some(seen) = copied {
-                out.send(NodeId(number), Message::Copied(seen));
-            }
+            told.iter().for_each(|message| out.send(NodeId(number), message.clone()));
         }
     }
 
@@ -509,6 +470,14 @@ impl<M: Modify> Causal<M> {
                 self.on_page(now, from, (run, place), (updates, next), out);
             }
             Message::Copied(seen) => self.has_copied(now, seen, out),
+            Message::Everywhere(everywhere) => self.everywhere.join(&everywhere),
+            Message::AskKept { lost, round, after } => {
+                self.on_ask_kept(now, from, (lost, round, after), out);
+            }
+            Message::Kept { lost, round, after, updates, next } => {
+                self.on_kept(now, from, (lost, round, after), (updates, next), out);
+            }
+            Message::Settled { lost, round } => self.on_settled(lost, round, out),
         }
     }
 }

@@ -12,6 +12,7 @@ pub struct Regions {
     nodes: Vec<Vec<NodeId>>,
     topology: Arc<Topology>,
     standings: Arc<eunomia::Regions>,
+    keeps: bool,
 }
 
 impl Regions {
@@ -24,12 +25,23 @@ impl Regions {
         let numbers = |nodes: &Vec<NodeId>| nodes.iter().map(|node| number_of(*node)).collect();
         let topology = Arc::new(Topology::of_replicas(nodes.iter().map(numbers).collect()));
         let standings = Arc::new(eunomia::Regions::fixed(nodes.len()));
-        Regions { nodes, topology, standings }
+        Regions { nodes, topology, standings, keeps: true }
     }
 
     /// The same where regions join and leave, which is decided outside ([`eunomia::Registry`]).
     pub fn with_standings(self, standings: Arc<eunomia::Regions>) -> Regions {
         Regions { standings, ..self }
+    }
+
+    /// The same where nodes may run programs that do not keep of other regions' updates what others
+    /// may lack (see `lost`): so nobody does.
+    pub fn keeping(self, keeps: bool) -> Regions {
+        Regions { keeps, ..self }
+    }
+
+    /// Whether what is applied of other regions is kept until all have it.
+    pub fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// What each region is to the others.

@@ -56,7 +56,7 @@ impl<M: Modify> Causal<M> {
     pub(super) fn follow_members(&mut self, now: Time, out: &mut Outbox<Self>) {
         let (roster, sources) = (self.replica.membership().epoch.0, self.members());
         self.source.follow(roster, &sources);
-        self.taking = None;
+        (self.taking, self.sweeps) = (None, true);
         let goes_on = self.replica.is_live() || self.since().is_some_and(|_| self.has_begun());
         if !goes_on {
             self.end_life();

@@ -5,6 +5,7 @@ use crate::config::NodeDir;
 use crate::error::ServerError;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
+use meridian_core::level::Level;
 use meridian_eunomia::REGIONS_MAX;
 use meridian_hermes::Durability;
 use meridian_keys::causal::Regions;
@@ -127,7 +128,8 @@ pub(super) fn regions(topology: &Topology) -> Regions {
             near.push(node);
         }
     }
-    Regions::new(nodes).with_standings(topology.key_regions())
+    let keeps = topology.levels.now >= Level::KEPT;
+    Regions::new(nodes).with_standings(topology.key_regions()).keeping(keeps)
 }
 
 /// Which format something has.

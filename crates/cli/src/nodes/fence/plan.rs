@@ -31,6 +31,9 @@ pub struct Plan {
     groups: Vec<GroupPlan>,
     /// No node that answers has keys of all regions.
     keyless: bool,
+    /// The others agree on what is kept of the region's keys of all regions; else they keep for it
+    /// what they change, for ever.
+    keys_agreed: bool,
     /// What names elsewhere lead to what is lost, once that was looked at.
     #[serde(flatten)]
     pub found: Option<Names>,
@@ -83,6 +86,7 @@ impl Plan {
             keepers_new: keeps.difference(kept).cloned().collect(),
             groups: changed.collect(),
             keyless: *keyless,
+            keys_agreed: !lost.keys_stay,
             found: None,
         })
     }
@@ -109,7 +113,14 @@ impl Plan {
              (/{region} and all\nbelow it), its local keys, and changes that nobody else has heard \
              of. Their directories stay as they\nare. There is no way back."
         ));
-        if !self.keyless {
+        if !self.keyless && self.keys_agreed {
+            lines.push(format!(
+                "\nThere are keys of all regions. What any other region has applied of those of \
+                 {region} is kept, in all of\nthem; the rest is dropped, and a session that has \
+                 seen of it is told so when it moves. Each node\nof the others has to say so."
+            ));
+        }
+        if !self.keys_agreed {
             lines.push(format!(
                 "\nThere are keys of all regions: those of {region} stay open for ever. The others \
                  keep for it what they\nchange, until sources take no more (`meridian kv lag`)."
@@ -147,14 +158,21 @@ fn done(reply: Reply) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::cluster::{Shape, new_cluster};
+    use meridian_core::level::Level;
 
     fn plan(up: &[&str]) -> anyhow::Result<Plan> {
+        plan_at(Level::KEPT, up)
+    }
+
+    fn plan_at(level: Level, up: &[&str]) -> anyhow::Result<Plan> {
         let regions = ["us", "eu", "ap"].map(String::from).into();
         let shape = Shape { regions, nodes_per_region: Some(3), ..Shape::default() };
         let up = up.iter().map(|name| name.to_string()).collect();
         let region = "ap".to_string();
         let request = Request::FenceRegion { region, up, keyless: false, now_ms: 9 };
-        Plan::new(&new_cluster(&shape)?, &request)
+        let mut file = new_cluster(&shape)?;
+        file.configuration.levels.now = level;
+        Plan::new(&file, &request)
     }
 
     #[test]
@@ -167,10 +185,19 @@ mod tests {
         assert_eq!(groups, [("global", 6), ("ap", 3)]);
         assert_eq!((plan.keepers_lost.len(), plan.keepers_new.len()), (1, 1));
         let text = plan.for_people();
-        for words in ["its group goes on with       eu-1", "/ap and all", "stay open for ever"] {
+        for words in ["its group goes on with       eu-1", "/ap and all", "the rest is dropped"] {
             assert!(text.contains(words), "{text}");
         }
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+    }
+
+    #[test]
+    fn below_their_level_a_plan_says_that_keys_of_all_regions_stay_open() {
+        let up = ["us-1", "us-2", "us-3", "eu-1", "eu-2", "eu-3"];
+        let plan = plan_at(Level::FENCES, &up).unwrap();
+        let text = plan.for_people();
+        assert!(!plan.keys_agreed && text.contains("stay open for ever"), "{text}");
+        assert!(!text.contains("the rest is dropped"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Nodes that come and go in any region, and regions that join and leave: what is planned, who
-//! decides, and how nodes hear of it.
+//! Nodes that come and go in any region, and regions that join, leave and are lost: what is planned,
+//! who decides, and how nodes hear of it.
 
 use super::Member;
 use super::node::Command;
@@ -36,6 +36,19 @@ pub struct Wanted {
     pub nodes: Nodes,
     /// The regions that should leave.
     pub leaves: BTreeSet<RegionId>,
+    /// Those that are struck, and how.
+    pub struck: BTreeMap<RegionId, Way>,
+    /// Those among them that are called lost.
+    pub lost: BTreeSet<RegionId>,
+}
+
+/// How a region is struck. It hears of no configuration any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Its nodes stop for good.
+    Stopped,
+    /// It is cut off from all others until the faults end, and comes back without knowing more.
+    CutOff,
 }
 
 /// What is wanted, one after the other.
@@ -51,6 +64,7 @@ enum Change {
     Nodes,
     Join,
     Leave,
+    Lose,
 }
 
 impl Plan {
@@ -60,18 +74,19 @@ impl Plan {
         Plan { configurations: vec![wanted] }
     }
 
-    /// Any nodes come and go, so that somebody is in each region at any time; and one region joins
-    /// while another leaves.
+    /// Any nodes come and go, so that somebody is in each region at any time; one region joins while
+    /// another leaves; and one is lost.
     pub fn drawn(
         random: &mut Random,
         first: Nodes,
-        (nodes, regions): (bool, bool),
+        (nodes, regions, loses): (bool, bool, bool),
         span: Duration,
     ) -> Plan {
         let mut plan = Plan::none(first);
         let count = if nodes { random.random_range(1..=CHANGES_MAX) } else { 0 };
         let mut changes = vec![Change::Nodes; count];
-        for change in [Change::Join, Change::Leave].into_iter().filter(|_| regions) {
+        let more = [(Change::Join, regions), (Change::Leave, regions), (Change::Lose, loses)];
+        for (change, _) in more.into_iter().filter(|(_, wanted)| *wanted) {
             changes.insert(random.random_range(0..=changes.len()), change);
         }
         let (mut next, count) = (LATER, changes.len() as u32);
@@ -86,12 +101,64 @@ impl Plan {
                 }
                 Change::Join => {}
                 Change::Leave => {
-                    let region = random.random_range(0..now.nodes.len() as u16);
-                    now.leaves.insert(RegionId(region));
+                    let region = RegionId(random.random_range(0..now.nodes.len() as u16));
+                    if plan.stays_without(region) {
+                        now.leaves.insert(region);
+                    }
+                }
+                Change::Lose => {
+                    let region = RegionId(random.random_range(0..now.nodes.len() as u16));
+                    let way = [Way::Stopped, Way::CutOff][random.random_range(0..2)];
+                    let after = Duration::from_millis(random.random_range(0..200));
+                    if plan.stays_without(region) {
+                        plan.strike(region, way, random.random_range(0..=2) * span / (count * 2));
+                        plan.lose(after);
+                        continue;
+                    }
                 }
             }
             plan.then(random.random_range(0..=2) * span / (count * 2), now);
         }
+        plan
+    }
+
+    /// Whether one of the first regions stays for good if this one does not.
+    fn stays_without(&self, region: RegionId) -> bool {
+        let last = self.last();
+        let goes = |other: &RegionId| {
+            *other == region || last.leaves.contains(other) || last.struck.contains_key(other)
+        };
+        let mut first = (0..self.first().len() as u16).map(RegionId);
+        first.any(|other| !goes(&other))
+    }
+
+    /// A region is struck after a while.
+    fn strike(&mut self, region: RegionId, way: Way, after: Duration) {
+        let mut now = self.last().clone();
+        now.struck.insert(region, way);
+        self.then(after, now);
+    }
+
+    /// Then all that were struck are called lost after a while.
+    fn lose(&mut self, after: Duration) {
+        let mut now = self.last().clone();
+        now.lost = now.struck.keys().copied().collect();
+        self.then(after, now);
+    }
+
+    /// The first region is struck after a while, and called lost a while later.
+    pub fn loses(first: Nodes, after: Duration, later: Duration, way: Way) -> Plan {
+        let mut plan = Plan::none(first);
+        plan.strike(RegionId(0), way, after);
+        plan.lose(later);
+        plan
+    }
+
+    /// The first region is lost, and while it is agreed on what of it is kept, the second one.
+    pub fn loses_two(first: Nodes, after: Duration, later: Duration) -> Plan {
+        let mut plan = Plan::loses(first, after, Duration::from_millis(1), Way::Stopped);
+        plan.strike(RegionId(1), Way::Stopped, later);
+        plan.lose(Duration::from_millis(1));
         plan
     }
 
@@ -183,8 +250,10 @@ pub type Files = Rc<RefCell<BTreeMap<NodeId, Arc<Regions>>>>;
 pub struct Configurations {
     /// Who should hold keys and what regions are, by the versions.
     all: Vec<(Nodes, Arc<eunomia::Regions>)>,
-    /// The regions that should leave.
+    /// The regions that should leave, those that were struck, and those that are called lost.
     leaves: BTreeSet<RegionId>,
+    struck: BTreeSet<RegionId>,
+    lost: BTreeSet<RegionId>,
     registry: Registry,
     /// Nodes on whom nobody relies any more.
     left: BTreeSet<NodeId>,
@@ -195,16 +264,19 @@ pub struct Configurations {
 
 impl Configurations {
     /// Only the first one.
-    pub fn new(first: Nodes) -> Configurations {
+    pub fn new(first: Nodes, mutation: eunomia::Mutation) -> Configurations {
         let standings = eunomia::Regions::fixed(first.len());
         let mut new = Configurations {
             all: vec![(first, Arc::new(standings.clone()))],
             leaves: BTreeSet::new(),
-            registry: Registry::new([], standings),
+            struck: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            registry: Registry::new([], standings).with_mutation(mutation),
             left: BTreeSet::new(),
             told: BTreeMap::new(),
             files: Files::default(),
         };
+        new.registry.each_speaks();
         new.follow();
         new.name_new();
         new
@@ -223,7 +295,8 @@ impl Configurations {
     /// The next one; who comes with it.
     pub fn configure(&mut self, wanted: Wanted) -> Vec<NodeId> {
         self.all.push((wanted.nodes, self.registry.regions().clone()));
-        self.leaves = wanted.leaves;
+        (self.leaves, self.lost) = (wanted.leaves, wanted.lost);
+        self.struck = wanted.struck.into_keys().collect();
         self.follow();
         self.name_new()
     }
@@ -261,7 +334,17 @@ impl Configurations {
         Peer { region: self.region_of(node), role: Role::Shard(node.0) }
     }
 
-    /// Regions join and leave as is wanted, as soon as that may be.
+    /// Whether a region was struck.
+    pub fn is_struck(&self, region: RegionId) -> bool {
+        self.struck.contains(&region)
+    }
+
+    /// Whether a region is called lost.
+    pub fn is_lost(&self, region: RegionId) -> bool {
+        self.lost.contains(&region)
+    }
+
+    /// Regions join, leave and are lost as is wanted, as soon as that may be.
     fn follow(&mut self) {
         let all = self.regions().flat_map(|region| self.present(region));
         let peers = all.filter(|node| !self.left.contains(node)).map(|node| self.peer(node));
@@ -272,6 +355,11 @@ impl Configurations {
             let leaves = self.leaves.contains(&region);
             // What is denied is tried again.
             let _ = match regions.standing(region) {
+                standing if self.is_lost(region) => match standing {
+                    Standing::Lost { .. } | Standing::Settles { .. } => None,
+                    Standing::Absent | Standing::Gone { .. } => None,
+                    _ => Some(self.registry.lose(region)),
+                },
                 Standing::Absent if !leaves => {
                     let mut serving = regions.there().filter(|other| regions.writes(*other));
                     serving.next().map(|from| self.registry.join(region, from))
@@ -347,7 +435,8 @@ impl Configurations {
 
     /// Some node hears of some configuration, mostly the last; and all that are waited for do.
     pub fn tell(&mut self, now: Time, random: &mut Random) -> Vec<Stimulus<Member>> {
-        let present = self.regions().flat_map(|region| self.present(region));
+        let heard = self.regions().filter(|region| !self.is_struck(*region));
+        let present = heard.flat_map(|region| self.present(region));
         let to = present.choose(random).expect("some");
         let last = self.all.len() - 1;
         let at = if random.random_ratio(1, 5) { random.random_range(0..=last) } else { last };
@@ -358,6 +447,9 @@ impl Configurations {
         let waits = self.standings().epoch() > 0;
         for peer in self.registry.awaited().into_iter().filter(|_| waits) {
             let Role::Shard(number) = peer.role else { continue };
+            if self.is_struck(peer.region) {
+                continue;
+            }
             let to = NodeId(number);
             if self.told.get(&to).is_none_or(|arrives| *arrives <= now) {
                 let travels = TRAVELS.as_micros() as u64;

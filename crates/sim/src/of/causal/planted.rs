@@ -1,6 +1,6 @@
 //! Planted bugs, and for each a trial that shows it soon.
 
-use super::changing::{Nodes, Plan};
+use super::changing::{Nodes, Plan, Way};
 use super::sessions::Profile;
 use super::trial::Trial;
 use crate::faults::Faults;
@@ -20,6 +20,8 @@ pub const ALL: &[Mutation] = &[
     Mutation::IgnoresFound,
     Mutation::ReadsApart,
     Mutation::LeavesAtOnce,
+    Mutation::SealsEarly,
+    Mutation::ForgetsAtSiteTime,
 ];
 
 /// Those of Eunomia that matter where its sources are replicas of Hermes.
@@ -31,6 +33,11 @@ pub const OF_EUNOMIA: &[eunomia::Mutation] = &[
     eunomia::Mutation::BeginsAnywhere,
     eunomia::Mutation::CopiesTooEarly,
     eunomia::Mutation::ServesBeforeCopy,
+    eunomia::Mutation::DropsTheGone,
+    eunomia::Mutation::AppliesOfTheGone,
+    eunomia::Mutation::HearsOneOfARegion,
+    eunomia::Mutation::GoesOnWithoutTheSecond,
+    eunomia::Mutation::MovesPastTheDropped,
 ];
 
 const MS: Duration = Duration::from_millis(1);
@@ -71,6 +78,19 @@ fn comers() -> Trial {
     Trial { faults: Some(faults), profile, plan: Some(plan), ..calm() }
 }
 
+/// A region stops at once, and is called lost soon.
+fn losers() -> Trial {
+    let plan: fn(Nodes) -> Plan = |first| Plan::loses(first, 400 * MS, 30 * MS, Way::Stopped);
+    let profile = Some(Profile { reads: 30, keys: 12, ..THRONG });
+    Trial { plan: Some(plan), profile, ..calm() }
+}
+
+/// A region is cut off, goes on, and is called lost at once.
+fn loses_one_that_is_cut_off() -> Trial {
+    let plan: fn(Nodes) -> Plan = |first| Plan::loses(first, 400 * MS, MS, Way::CutOff);
+    Trial { plan: Some(plan), ..losers() }
+}
+
 /// The trial with this bug.
 pub fn trial(mutation: Mutation) -> Trial {
     let calm = calm();
@@ -95,6 +115,8 @@ pub fn trial(mutation: Mutation) -> Trial {
             let profile = Some(Profile { reads: 10, keys: 12, ..THRONG });
             Trial { plan: Some(plan), profile, ..calm }
         }
+        Mutation::ForgetsAtSiteTime => losers(),
+        Mutation::SealsEarly => Trial { nodes: Some(3), ..losers() },
         Mutation::Correct | Mutation::ReplacesAnything | Mutation::SaysEarly => calm,
     };
     Trial { mutation, ..trial }
@@ -104,6 +126,22 @@ pub fn trial(mutation: Mutation) -> Trial {
 pub fn trial_of_eunomia(eunomia: eunomia::Mutation) -> Trial {
     if eunomia == eunomia::Mutation::BeginsAnywhere {
         return Trial { eunomia, ..comers() };
+    }
+    match eunomia {
+        eunomia::Mutation::DropsTheGone => return Trial { eunomia, ..losers() },
+        eunomia::Mutation::AppliesOfTheGone | eunomia::Mutation::HearsOneOfARegion => {
+            return Trial { eunomia, nodes: Some(3), ..losers() };
+        }
+        eunomia::Mutation::GoesOnWithoutTheSecond => {
+            let plan: fn(Nodes) -> Plan = |first| Plan::loses_two(first, 400 * MS, 60 * MS);
+            return Trial { eunomia, plan: Some(plan), regions: Some(4), ..losers() };
+        }
+        eunomia::Mutation::MovesPastTheDropped => {
+            let cut_off = loses_one_that_is_cut_off();
+            let profile = Some(Profile { moves: 20, reads: 50, ..THRONG });
+            return Trial { eunomia, profile, ..cut_off };
+        }
+        _ => {}
     }
     let calm = calm();
     let joins = |nodes: u16| -> fn(Nodes) -> Plan {

@@ -8,7 +8,7 @@ use crate::sessions::{self, value_of, written};
 use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_core::{NodeId, RegionId, Time};
-use meridian_eunomia::{Order, Seen, Standing};
+use meridian_eunomia::{Order, Refusal, Seen, Standing, Timestamp};
 use meridian_hermes::Action;
 use meridian_keys::causal::{Command, Found, Output, Update};
 use rand::RngExt;
@@ -57,8 +57,11 @@ pub struct Sessions {
     pub nodes: Configurations,
     /// Updates that have happened, by their keys.
     committed: BTreeSet<(u8, Order)>,
-    /// The key of each update that was asked for.
+    /// The key of each update that was asked for, and where.
     keys: BTreeMap<u64, u8>,
+    written_at: BTreeMap<u64, RegionId>,
+    /// Which updates have happened, by their values.
+    made: BTreeMap<u64, (RegionId, Timestamp)>,
     /// What RMWs have replaced where, and by what.
     replaced: BTreeMap<(RegionId, u8, Option<u64>), u64>,
     /// Who has come and served.
@@ -83,9 +86,23 @@ impl Sessions {
         let named: Vec<_> = nodes.regions().collect();
         let all = sessions::Sessions::new(random, (profile.sessions, profile.think), &named);
         let (committed, keys, replaced) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        let (written_at, made) = (BTreeMap::new(), BTreeMap::new());
         let (came, stranded, changed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let first = named.len();
-        Sessions { all, profile, nodes, committed, keys, replaced, came, stranded, first, changed }
+        Sessions {
+            all,
+            profile,
+            nodes,
+            committed,
+            keys,
+            written_at,
+            made,
+            replaced,
+            came,
+            stranded,
+            first,
+            changed,
+        }
     }
 
     /// What all sessions have in common.
@@ -103,9 +120,12 @@ impl Sessions {
     /// # Errors
     /// A property does not hold.
     pub fn judge(&self, nodes: &[Held]) -> Result<(), String> {
+        self.judge_lost()?;
         for (node, held) in nodes {
             let order = |key| held.get(key).map_or(Order::default(), |(_, order)| *order);
-            let lost = self.committed.iter().find(|(key, update)| order(key) < *update);
+            let lost = self.committed.iter().find(|(key, update)| {
+                order(key) < *update && self.is_kept(RegionId(update.region), update.ts)
+            });
             if let Some(lost) = lost {
                 return Err(format!("lost: {node} holds something older than {lost:?}"));
             }
@@ -114,7 +134,48 @@ impl Sessions {
             held.iter().map(|(key, (value, _))| (*key, *value)).collect()
         };
         let held: Vec<_> = nodes.iter().map(|(node, held)| (node.clone(), values(held))).collect();
-        self.all.judge(&held)
+        self.all.judge_without(&held, &self.dropped(&held))
+    }
+
+    /// The first regions that serve now.
+    fn serving(&self) -> impl Iterator<Item = RegionId> + '_ {
+        let first = (0..self.first as u16).map(RegionId);
+        first.filter(|region| self.nodes.standings().reads(*region))
+    }
+
+    /// Whether an update is to be everywhere: not if its region is lost and nobody has applied it.
+    fn is_kept(&self, origin: RegionId, ts: Timestamp) -> bool {
+        let applied = |at| self.all.has_applied(at, origin, ts);
+        !self.nodes.is_lost(origin) || self.serving().any(applied)
+    }
+
+    /// Of a lost region all that stay have applied the same.
+    fn judge_lost(&self) -> Result<(), String> {
+        let lost = self.nodes.regions().filter(|origin| self.nodes.is_lost(*origin));
+        for origin in lost {
+            let serving: BTreeSet<_> = self.serving().collect();
+            let of = self.all.applied_of(origin).filter(|(at, _)| serving.contains(at));
+            for (at, ts) in of {
+                let lacks = |other: &&RegionId| !self.all.has_applied(**other, origin, ts);
+                if let Some(other) = serving.iter().find(lacks) {
+                    return Err(format!(
+                        "kept: {at:?} has applied {ts:?} of {origin:?}, {other:?} not"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Values that were written in a lost region, and that nobody has applied who stays.
+    fn dropped(&self, held: &[(String, BTreeMap<u8, u64>)]) -> BTreeSet<u64> {
+        let is_held = |value: &u64| held.iter().any(|(_, held)| held.values().any(|v| v == value));
+        let is_applied = |value: &u64| {
+            self.made.get(value).is_some_and(|(origin, ts)| self.is_kept(*origin, *ts))
+        };
+        let lost = self.written_at.iter().filter(|(_, at)| self.nodes.is_lost(**at));
+        let lost = lost.map(|(value, _)| *value);
+        lost.filter(|value| !is_applied(value) && !is_held(value)).collect()
     }
 
     fn node_of(&mut self, region: RegionId) -> NodeId {
@@ -149,6 +210,7 @@ impl Sessions {
         } else {
             let value = written(token);
             self.keys.insert(token, number);
+            self.written_at.insert(token, region);
             let (action, asked) = match (rmws, creates) {
                 (false, _) => (Action::Write(Some(value)), Asked::Write(number)),
                 (true, false) => (Action::Modify(Rmw::Swap(value)), Asked::Rmw(number)),
@@ -166,6 +228,9 @@ impl Sessions {
     /// No answer has come, or that nobody knows: whether it has happened.
     fn give_up(&mut self, client: usize) -> Vec<Stimulus<Member>> {
         let Some((token, asked)) = self.all.give_up(client) else { return Vec::new() };
+        if self.nodes.is_struck(self.all.region(client)) {
+            self.stranded.insert(client);
+        }
         let mut stimuli = Vec::new();
         match asked {
             Asked::Write(_) => self.all.part(client, token),
@@ -213,6 +278,7 @@ impl Sessions {
         let region = self.nodes.region_of(at);
         let (version, ts) = (seen.version, seen.vector[region]);
         self.committed.insert((self.keys[&token], Order { version, region: region.0, ts }));
+        self.made.insert(token, (region, ts));
         let (client, asked) = self.all.answered(token)?;
         self.all.saw(client, seen);
         if let Asked::Rmw(key) = asked {
@@ -239,8 +305,17 @@ impl Sessions {
         Some(client)
     }
 
-    /// The region does not serve: the session goes to another one.
-    fn on_denied(&mut self, token: u64) -> Option<usize> {
+    /// The region does not serve: the session goes to another one. One that has seen what was dropped
+    /// ends, and another begins.
+    fn on_denied(&mut self, token: u64, why: Refusal) -> Option<usize> {
+        if let Refusal::Dropped(_) = why {
+            let (client, asked) = self.all.answered(token)?;
+            let Asked::Move { region, .. } = asked else { return None };
+            self.all.counts.add("dropped", 1);
+            self.stranded.remove(&client);
+            self.all.begin_anew(client, region);
+            return Some(client);
+        }
         self.stranded.insert(self.all.who_asks(token)?);
         self.on_refused(token, "denied")
     }
@@ -264,7 +339,11 @@ impl Sessions {
             matches!(self.nodes.standings().standing(*region), Standing::Gone { .. })
         });
         let joined = joined.map(|region| (region, "joined"));
-        let changed: Vec<_> = joined.chain(gone.map(|region| (region, "gone"))).collect();
+        let gone = gone.map(|region| match self.nodes.is_lost(region) {
+            true => (region, "lost"),
+            false => (region, "gone"),
+        });
+        let changed: Vec<_> = joined.chain(gone).collect();
         for (region, what) in changed {
             if self.changed.insert((region, what)) {
                 self.all.counts.add(what, 1);
@@ -296,7 +375,7 @@ impl Owner<Member> for Sessions {
             Output::Updated { token, answer, seen } => self.on_updated(at, token, &answer, &seen),
             Output::Refused { token, .. } => self.on_refused(token, "refused"),
             Output::Aborted { token } => self.on_refused(token, "aborted"),
-            Output::Denied { token, .. } => self.on_denied(token),
+            Output::Denied { token, why } => self.on_denied(token, why),
             Output::Word(word) => {
                 self.nodes.hear(at, word);
                 self.note_regions();

@@ -1,6 +1,6 @@
 //! A trial: sessions and faults for a while; then all heals, and a judgement.
 
-use super::changing::{Configurations, Nodes, Plan};
+use super::changing::{Configurations, Nodes, Plan, Wanted, Way};
 use super::node::Node;
 use super::sessions::{Held, Profile, Sessions};
 use super::words::Words;
@@ -158,6 +158,25 @@ fn all_held(world: &Groups) -> Vec<Held> {
     kept.map(|(node, member)| (node.to_string(), of(&member.inner))).collect()
 }
 
+/// Those are struck that were not.
+fn strike(stage: &mut Stage<Trial>, wanted: &Wanted) {
+    for (region, way) in &wanted.struck {
+        let nodes = &stage.world.owner.nodes;
+        if nodes.is_struck(*region) {
+            continue;
+        }
+        let struck: Vec<_> = nodes.present(*region).into_iter().collect();
+        match way {
+            Way::Stopped => struck.into_iter().for_each(|node| stage.world.retire(node)),
+            Way::CutOff => {
+                let others = stage.world.peers().filter(|node| !struck.contains(node));
+                let others: Vec<_> = others.collect();
+                stage.world.cut(&struck, &others, true);
+            }
+        }
+    }
+}
+
 /// What is outside of the world.
 pub struct Operator {
     /// How bad the network is now.
@@ -200,7 +219,8 @@ impl Subject for Trial {
             (next - count..next).map(NodeId).collect()
         };
         let first: Nodes = each.map(region).collect();
-        let plan = match (self.plan, (random.random(), random.random())) {
+        let changes = (random.random(), random.random(), random.random());
+        let plan = match (self.plan, changes) {
             (Some(plan), _) => plan(first),
             (None, changes) if self.nodes.is_none() => {
                 Plan::drawn(random, first, changes, Self::FAULTS)
@@ -222,7 +242,7 @@ impl Subject for Trial {
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let plan = drawn.plan.clone();
         let first = plan.first().clone();
-        let configurations = Configurations::new(first.clone());
+        let configurations = Configurations::new(first.clone(), self.eunomia);
         let files = configurations.files();
         let nodes: Vec<Vec<NodeId>> =
             plan.all_nodes().into_iter().map(|nodes| nodes.into_iter().collect()).collect();
@@ -265,6 +285,7 @@ impl Subject for Trial {
         for (at, wanted) in configurations.into_iter().enumerate() {
             let lasts = wanted.lasts;
             if at > 0 {
+                strike(stage, &wanted);
                 let new = stage.world.owner.nodes.configure(wanted);
                 new.into_iter().for_each(|node| stage.world.enter(node));
             }
@@ -292,6 +313,9 @@ impl Subject for Trial {
         };
         let done = |(id, member): (NodeId, &Member)| {
             let region = nodes.region_of(id);
+            if nodes.is_struck(region) {
+                return true;
+            }
             let (node, wanted) = (&member.inner, nodes.wanted_in(region));
             if !wanted.contains(&id) {
                 return node.membership.has_left();
