@@ -267,25 +267,6 @@ impl Receiver {
         }
     }
 
-    /// All that was made in another region up to here is applied in this one, for good: as its
-    /// other receivers say, or the other region itself, which was told.
-    fn learn(&mut self, now: Time, from: RegionId, upto: Timestamp, out: &mut Outbox<Self>) {
-        if self.is_sealed(from) {
-            return; // What is dropped counts as applied there, and nobody vouches for it.
-        }
-        let Some(origin) = self.origins.get_mut(&from) else { return };
-        if upto <= self.site_time[from] {
-            return;
-        }
-        origin.received = origin.received.max(upto);
-        let known = origin.queue.partition_point(|(label, _)| label.ts <= upto);
-        if let Some((last, _)) = origin.queue.drain(..known).next_back() {
-            origin.made = origin.made.max(last.ts);
-        }
-        self.site_time[from] = upto;
-        self.advance(from, now, out);
-    }
-
     /// NEW_UPDATE (Eunomia, Algorithm 5), for all labels of a span of time.
     fn on_stream(
         &mut self,

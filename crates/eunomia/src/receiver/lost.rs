@@ -52,7 +52,7 @@ impl Receiver {
         !self.regions.is_there(region) && !self.goes_on_with(region)
     }
 
-    /// Whether nothing of a region is to be applied: it is lost, and what is kept is not known here.
+    /// Whether nothing of a region is to be applied: it is lost, and what is kept is not known.
     pub fn is_silenced(&self, region: RegionId) -> bool {
         let is_lost = matches!(self.regions.standing(region), Standing::Lost { .. });
         (is_lost || self.awaits_kept(region)) && !self.goes_on_with(region)
@@ -84,6 +84,31 @@ impl Receiver {
             Standing::Absent | Standing::Comes { .. } | Standing::Copies { .. } => Some(0),
             Standing::Serves | Standing::Leaves => Some(0),
         }
+    }
+
+    /// All that was made in another region up to here is applied in this one, for good: as its
+    /// other receivers say, or the other region itself, which was told.
+    pub(super) fn learn(
+        &mut self,
+        now: Time,
+        from: RegionId,
+        upto: Timestamp,
+        out: &mut Outbox<Self>,
+    ) {
+        if self.is_sealed(from) {
+            return; // What is dropped counts as applied there, and nobody vouches for it.
+        }
+        let Some(origin) = self.origins.get_mut(&from) else { return };
+        if upto <= self.site_time[from] {
+            return;
+        }
+        origin.received = origin.received.max(upto);
+        let known = origin.queue.partition_point(|(label, _)| label.ts <= upto);
+        if let Some((last, _)) = origin.queue.drain(..known).next_back() {
+            origin.made = origin.made.max(last.ts);
+        }
+        self.site_time[from] = upto;
+        self.advance(from, now, out);
     }
 
     /// All other regions have applied all of a region up to here.

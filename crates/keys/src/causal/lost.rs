@@ -1,17 +1,19 @@
 //! A region is lost (decisions 88 and 111): those that stay agree on what of its updates is kept.
 //!
-//! What was applied of another region the group keeps under the name of the update until all regions
-//! have applied it, as it keeps its own (see `merge`). When a region is lost, each node stops
-//! applying what it made, and says so when it knows what has become of all that it has begun. Once
-//! all nodes of all regions that stay have said so, nothing of the lost region is under way. Then
-//! each group takes what the others have, and what somebody has applied all apply, in causal order.
+//! What was applied of another region the group keeps, under the name of the update, until all
+//! regions have applied it, as it keeps its own (see `merge`). When a region is lost, each node
+//! stops applying what it made, and says so when it knows what has become of all that it has begun.
+//! Once all nodes of all regions that stay have said so, nothing of the lost region is under way.
+//! Then each group takes what the others have, and what somebody has applied all apply, in causal
+//! order.
 //!
 //! Invariants:
-//! - L1: a node that has said that it applies nothing more of a lost region begins nothing of it but
-//!   what is gathered in that round, or a later one.
+//! - L1: a node that has said that it applies nothing more of a lost region begins nothing of it
+//!   but what is gathered in that round, or a later one.
 //! - L2: a page is of a node with a lease whose group has settled since all have said so: what was
 //!   applied in its region is in it.
-//! - L3: what was applied is kept until all other regions have applied it, or have all that is kept.
+//! - L3: what was applied is kept until all other regions have applied it, or have all that is
+//!   kept.
 
 use super::change::{noted, noted_origin};
 use super::make::merge_name;

@@ -1,8 +1,8 @@
 //! Updates of other regions: each is an RMW of Hermes that changes nothing where something later is
 //! held. It is applied once that is committed.
 //!
-//! The RMW has the name of the update, so it is one that all replicas know of, and its answer is the
-//! update. They keep that until all regions have applied it ([`super::lost`]). Whoever is asked for
+//! The RMW has the name of the update, so all replicas know of it, and its answer is the update.
+//! They keep that until all regions have applied it ([`super::lost`]). Whoever is asked for
 //! the same once more finds that it has happened.
 
 use super::change::Change;

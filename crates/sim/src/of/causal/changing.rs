@@ -1,5 +1,5 @@
-//! Nodes that come and go in any region, and regions that join, leave and are lost: what is planned,
-//! who decides, and how nodes hear of it.
+//! Nodes that come and go in any region, and regions that join, leave and are lost: what is
+//! planned, who decides, and how nodes hear of it.
 
 use super::Member;
 use super::node::Command;
@@ -74,8 +74,8 @@ impl Plan {
         Plan { configurations: vec![wanted] }
     }
 
-    /// Any nodes come and go, so that somebody is in each region at any time; one region joins while
-    /// another leaves; and one is lost.
+    /// Any nodes come and go, so that somebody is in each region at any time; one region joins
+    /// while another leaves; and one is lost.
     pub fn drawn(
         random: &mut Random,
         first: Nodes,

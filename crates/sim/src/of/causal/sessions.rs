@@ -305,8 +305,8 @@ impl Sessions {
         Some(client)
     }
 
-    /// The region does not serve: the session goes to another one. One that has seen what was dropped
-    /// ends, and another begins.
+    /// The region does not serve: the session goes to another one. One that has seen what was
+    /// dropped ends, and another begins.
     fn on_denied(&mut self, token: u64, why: Refusal) -> Option<usize> {
         if let Refusal::Dropped(_) = why {
             let (client, asked) = self.all.answered(token)?;
