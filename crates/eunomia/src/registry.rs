@@ -334,9 +334,13 @@ impl Registry {
             let changes: Vec<_> =
                 all.filter_map(|region| Some((region, self.next_of(region)?))).collect();
             if changes.is_empty() {
-                return;
+                break;
             }
             self.set(changes);
+        }
+        if !self.regions.is_open() {
+            self.sealed.clear();
+            self.ended.clear();
         }
     }
 

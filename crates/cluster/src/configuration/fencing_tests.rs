@@ -316,6 +316,41 @@ fn keys_of_all_regions_end_with_the_region_only_where_nobody_has_any() {
     assert!(topology(&cluster).key_moves()[0].contains("ap is lost, and what others keep"));
 }
 
+/// A region whose keys somebody has ends, too, once each node of the others has said that it
+/// applies nothing more, and has what is kept.
+#[test]
+fn each_node_speaks_of_the_keys_of_a_lost_region() {
+    let mut file = file();
+    file.configuration.levels.now = Level::KEPT;
+    let mut cluster = of(&file);
+    let (lost, region) = (RegionId(2), "ap".to_string());
+    did(&mut cluster, Request::FenceRegion { region, up: left(), keyless: false, now_ms: 9 });
+    let standing = |cluster: &Configuration| topology(cluster).key_regions().standing(lost).clone();
+    let Standing::Lost { round } = standing(&cluster) else { panic!("{:?}", standing(&cluster)) };
+    let say = |cluster: &mut Configuration, names: &[&str], word: Word| {
+        for name in names {
+            did(cluster, Request::Word { name: name.to_string(), word: word.clone() });
+        }
+    };
+    let sealed = Word::Sealed { lost, round, report: Default::default() };
+    say(&mut cluster, &["us-1", "us-2", "us-3", "eu-1", "eu-3"], sealed.clone());
+    assert_eq!(standing(&cluster), Standing::Lost { round });
+    let moves = topology(&cluster).key_moves();
+    assert!(moves[0].contains("nothing more is applied: eu-2 must say so"), "{moves:?}");
+    did(&mut cluster, in_force("ap", 2));
+    say(&mut cluster, &["eu-2"], sealed);
+    assert!(matches!(standing(&cluster), Standing::Settles { .. }));
+    let mut again = Configuration::default();
+    again.restore(&cluster.snapshot()).unwrap();
+    assert_eq!(again, cluster);
+    say(&mut cluster, &["us-1", "us-3", "eu-1", "eu-2", "eu-3"], Word::Settled { lost, round });
+    let moves = topology(&cluster).key_moves();
+    assert!(moves[0].contains("all take what is kept: us-2 must say so"), "{moves:?}");
+    say(&mut cluster, &["us-2"], Word::Settled { lost, round });
+    assert!(matches!(standing(&cluster), Standing::Gone { .. }));
+    assert!(topology(&cluster).key_moves().is_empty());
+}
+
 #[test]
 fn a_fence_is_kept_in_the_file_and_by_replicas() {
     let mut cluster = of(&file());

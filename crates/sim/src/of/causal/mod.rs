@@ -5,7 +5,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`node`] | a node: membership and keys |
-//! | [`changing`] | nodes that come and go, regions that join and leave |
+//! | [`changing`] | nodes that come and go, regions that join, leave and are lost |
 //! | [`sessions`] | sessions, what they see, and all checks |
 //! | [`trial`] | what is drawn, the run, the end |
 //! | [`words`] | the words of a trace |
@@ -35,13 +35,14 @@ Each seed is a run of two or three regions in simulated time. The one to three n
 group of Hermes with its membership; each is also a source, a replica of the service and a receiver
 of Eunomia. Sessions read, write and swap at any node of their region, read several keys at one
 moment, and move to another region with what they have seen. In half of the runs nodes come and go,
-in half of them a region joins and one leaves.
+in half of them a region joins and one leaves,
+and in half of them one is lost for good: it stops, or is cut off and goes on.
 The network loses, repeats and delays messages, links and regions are cut off, nodes stop for longer
 than their leases and crash, also all at once, and clocks show anything and run at different speed.
 Then all is mended. Checked are that
 what sessions saw is causally consistent, that no two swaps in a region replace the same value, that
-each update is applied once in each region, that all nodes hold the same in the end, and keep
-nothing for others then.
+each update is applied once in each region, of a lost one in all that stay or in none of them, that
+all nodes hold the same in the end, and keep nothing for others then.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
