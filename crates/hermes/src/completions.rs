@@ -9,7 +9,8 @@
 //! RMW, and asks its donor until that knows (`join`, J1).
 //!
 //! Each question is answered, also if the same request is asked several times at once: it waits
-//! directly behind itself, and finds its answer.
+//! directly behind itself, and finds its answer. Where live replicas are asked at once, those that
+//! are defeated look whether what defeated them was the same request.
 //!
 //! **What the owner must do.** A client has one update outstanding, and numbers them upward; who
 //! wants several at once takes several [`ClientId`]s. A request is asked again of the replica that

@@ -118,6 +118,22 @@ fn racing_rmws_all_happen_one_after_the_other() {
     assert!(net.answers.values().all(|answer| matches!(answer, Answer::Modified(_))));
 }
 
+/// The one that is defeated finds that what defeated it was the same request.
+#[test]
+fn a_request_that_several_replicas_are_asked_at_once_happens_once() {
+    let mut net = Net::new(3);
+    let id = Some(MessageId { client: ClientId(7), sequence: 1 });
+    for at in 0..3 {
+        net.update(at, u64::from(at), id, Action::Modify(Append("x")));
+    }
+    net.run();
+    net.tick();
+    assert_eq!(net.agreed(), bytes("x"));
+    for token in 0..3 {
+        assert_eq!(net.answers[&token], Answer::Modified(Bytes::from("x")));
+    }
+}
+
 /// Section 3.4: what is lost is said again after the message-loss timeout, or asked for.
 #[test]
 fn any_single_message_may_be_lost() {

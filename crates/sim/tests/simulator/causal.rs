@@ -7,7 +7,7 @@ use meridian_sim::{Subject, of};
 const SEEDS_MAX: u64 = 600;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 18] = [
+const HAPPENED: [&str; 20] = [
     "reads",
     "snapshots",
     "writes",
@@ -26,6 +26,8 @@ const HAPPENED: [&str; 18] = [
     "joined",
     "gone",
     "denied",
+    "lost",
+    "dropped",
 ];
 
 #[test]

@@ -49,6 +49,8 @@ pub enum Way {
     Stopped,
     /// It is cut off from all others until the faults end, and comes back without knowing more.
     CutOff,
+    /// It goes on, as near to the others as ever.
+    Alive,
 }
 
 /// What is wanted, one after the other.
@@ -75,7 +77,7 @@ impl Plan {
     }
 
     /// Any nodes come and go, so that somebody is in each region at any time; one region joins
-    /// while another leaves; and one is lost.
+    /// while another leaves; and one or two are lost.
     pub fn drawn(
         random: &mut Random,
         first: Nodes,
@@ -86,7 +88,8 @@ impl Plan {
         let count = if nodes { random.random_range(1..=CHANGES_MAX) } else { 0 };
         let mut changes = vec![Change::Nodes; count];
         let more = [(Change::Join, regions), (Change::Leave, regions), (Change::Lose, loses)];
-        for (change, _) in more.into_iter().filter(|(_, wanted)| *wanted) {
+        let again = (Change::Lose, loses && random.random_ratio(1, 3));
+        for (change, _) in more.into_iter().chain([again]).filter(|(_, wanted)| *wanted) {
             changes.insert(random.random_range(0..=changes.len()), change);
         }
         let (mut next, count) = (LATER, changes.len() as u32);
@@ -108,7 +111,7 @@ impl Plan {
                 }
                 Change::Lose => {
                     let region = RegionId(random.random_range(0..now.nodes.len() as u16));
-                    let way = [Way::Stopped, Way::CutOff][random.random_range(0..2)];
+                    let way = [Way::Stopped, Way::CutOff, Way::Alive][random.random_range(0..3)];
                     let after = Duration::from_millis(random.random_range(0..200));
                     if plan.stays_without(region) {
                         plan.strike(region, way, random.random_range(0..=2) * span / (count * 2));

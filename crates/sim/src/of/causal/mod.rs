@@ -36,7 +36,7 @@ group of Hermes with its membership; each is also a source, a replica of the ser
 of Eunomia. Sessions read, write and swap at any node of their region, read several keys at one
 moment, and move to another region with what they have seen. In half of the runs nodes come and go,
 in half of them a region joins and one leaves,
-and in half of them one is lost for good: it stops, or is cut off and goes on.
+and in half of them one is called lost: it stops, is cut off, or goes on as ever.
 The network loses, repeats and delays messages, links and regions are cut off, nodes stop for longer
 than their leases and crash, also all at once, and clocks show anything and run at different speed.
 Then all is mended. Checked are that

@@ -130,10 +130,11 @@ pub fn trial_of_eunomia(eunomia: eunomia::Mutation) -> Trial {
     match eunomia {
         eunomia::Mutation::DropsTheGone => return Trial { eunomia, ..losers() },
         eunomia::Mutation::AppliesOfTheGone | eunomia::Mutation::HearsOneOfARegion => {
-            return Trial { eunomia, nodes: Some(3), ..losers() };
+            let plan: fn(Nodes) -> Plan = |first| Plan::loses(first, 400 * MS, MS, Way::Alive);
+            return Trial { eunomia, plan: Some(plan), ..losers() };
         }
         eunomia::Mutation::GoesOnWithoutTheSecond => {
-            let plan: fn(Nodes) -> Plan = |first| Plan::loses_two(first, 400 * MS, 60 * MS);
+            let plan: fn(Nodes) -> Plan = |first| Plan::loses_two(first, 400 * MS, 250 * MS);
             return Trial { eunomia, plan: Some(plan), regions: Some(4), ..losers() };
         }
         eunomia::Mutation::MovesPastTheDropped => {

@@ -173,6 +173,7 @@ fn strike(stage: &mut Stage<Trial>, wanted: &Wanted) {
                 let others: Vec<_> = others.collect();
                 stage.world.cut(&struck, &others, true);
             }
+            Way::Alive => {}
         }
     }
 }
