@@ -192,3 +192,48 @@ impl<M: Modify> Modify for Change<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(origin: u16, ts: u64) -> Update {
+        let (ts, mut vector) = (Timestamp(ts), meridian_eunomia::Vector::default());
+        let origin = RegionId(origin);
+        vector[origin] = ts;
+        let label = Label { ts, dep: Timestamp::ZERO, place: 0, vector };
+        let order = Order { version: ts, region: origin.0, ts };
+        let value = Some(Bytes::from_static(b"v"));
+        Update { origin, label, key: Bytes::from_static(b"k"), value, order }
+    }
+
+    /// What was superseded when it was applied is committed, too, so that all replicas know of it.
+    #[test]
+    fn an_update_of_another_region_is_noted_whatever_is_held() {
+        let (early, late) = (update(2, 5), update(1, 9));
+        for (held, holds) in [(None, &early), (Some(&late), &late)] {
+            let found = held.map(encode);
+            let change: Change<NoRmw> = Change::Note(early.clone());
+            let Modified::Change { value, answer } = change.modify(found.as_ref()) else {
+                panic!("nobody would know that it is applied")
+            };
+            assert_eq!(super::held(value.as_ref()), Some(holds.clone()));
+            assert_eq!(noted(&answer), Some(early.clone()));
+            assert_eq!(noted_origin(&answer), Some(RegionId(2)));
+        }
+        let copied: Change<NoRmw> = Change::Merge(early);
+        let kept = copied.modify(Some(&encode(&late)));
+        assert!(matches!(kept, Modified::Keep { .. }), "{kept:?}");
+        assert_eq!(noted_origin(&Bytes::new()), None);
+    }
+
+    /// No RMW is asked for here.
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    enum NoRmw {}
+
+    impl Modify for NoRmw {
+        fn modify(&self, _: Option<&Bytes>) -> Modified {
+            match *self {}
+        }
+    }
+}
