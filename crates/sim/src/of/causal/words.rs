@@ -87,12 +87,15 @@ impl Words {
                 self.replicas.said(way, message)
             }
             causal::Message::Eunomia { message, .. } => eunomia::said(message),
-            causal::Message::Page { updates, .. } => {
+            causal::Message::Page { updates, .. } | causal::Message::Kept { updates, .. } => {
                 updates.iter().flat_map(eunomia::changed).collect()
             }
             causal::Message::SiteTimes(_)
             | causal::Message::AskPage { .. }
-            | causal::Message::Copied(_) => Vec::new(),
+            | causal::Message::Copied(_)
+            | causal::Message::Everywhere(_)
+            | causal::Message::AskKept { .. }
+            | causal::Message::Settled { .. } => Vec::new(),
         }
     }
 
@@ -114,6 +117,23 @@ impl Words {
             }
             causal::Message::Copied(vector) => {
                 format!("Copied, which depends on {}", of_vector(vector))
+            }
+            causal::Message::Everywhere(applied) => {
+                format!("Everywhere: all others have applied {}", of_vector(applied))
+            }
+            causal::Message::AskKept { lost, round, after } => {
+                let lost = eunomia::of_region(*lost);
+                format!("AskKept of {lost}, round {round}, after {}", of_ts(*after))
+            }
+            causal::Message::Kept { lost, round, after, updates, next } => {
+                let next = next.map_or(", the last".into(), |ts| format!(", up to {}", of_ts(ts)));
+                let (lost, after) = (eunomia::of_region(*lost), of_ts(*after));
+                let updates = list(updates.iter().map(eunomia::of_update));
+                format!("Kept of {lost}, round {round}, after {after}{next}: {updates}")
+            }
+            causal::Message::Settled { lost, round } => {
+                let lost = eunomia::of_region(*lost);
+                format!("Settled: has applied what is kept of {lost}, round {round}")
             }
         }
     }
@@ -157,7 +177,9 @@ fn of_change(change: &Change<Rmw>) -> String {
         Change::Make(Make { label, action, .. }) => {
             format!("make {}: {}", of_ts(label.ts), of_action(action))
         }
-        Change::Merge(update) => format!("merge {}", eunomia::of_update(update)),
+        Change::Merge(update) | Change::Note(update) => {
+            format!("merge {}", eunomia::of_update(update))
+        }
         Change::Lapse(order) => format!("lapse {}", of_order(*order)),
         Change::Replace(update) => format!("replace by {}", eunomia::of_update(update)),
     }

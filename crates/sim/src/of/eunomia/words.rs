@@ -264,6 +264,10 @@ fn of_wanted(command: &receiver::Command) -> String {
         }
         receiver::Command::Configure(_) => "hears where the service is".into(),
         receiver::Command::Regions(regions) => of_regions(regions),
+        receiver::Command::Keep { lost, round, labels } => {
+            let (lost, labels) = (of_region(*lost), of_labels(labels));
+            format!("hears that of {lost} this is kept, round {round}: {labels}")
+        }
     }
 }
 
