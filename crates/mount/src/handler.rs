@@ -384,10 +384,7 @@ impl Handler {
             return call.reply.opened(handle.0, pages);
         }
         self.answer(call, opened, |files| async move {
-            let handle = match seen {
-                Some(seen) => files.open_as(node, open_mode(flags), seen).await?,
-                None => files.open(node, open_mode(flags)).await?,
-            };
+            let handle = files.open_as(node, open_mode(flags), seen).await?;
             Opened::new(files, node, handle).await
         });
     }

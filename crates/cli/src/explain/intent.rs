@@ -281,7 +281,7 @@ impl Intent {
                 let mode = OpenMode { write: true, ..OpenMode::default() };
                 let found = file(found)?;
                 let durability = files.durability_of(&found);
-                let handle = files.open_as(found.place.ino, mode, durability).await?;
+                let handle = files.open_as(found.place.ino, mode, Some(durability)).await?;
                 let bytes = usize::try_from((*bytes).min(BYTES_MAX)).unwrap_or_default();
                 files.write(handle, 0, &vec![0; bytes]).await?;
                 files.sync(handle).await

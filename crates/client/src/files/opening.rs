@@ -15,23 +15,19 @@ impl Files {
     /// # Errors
     /// [`FsError::Gone`] if it was removed a moment ago; or nobody answers.
     pub async fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle, ClientError> {
-        let durability = match self.durability_at_hand(ino, mode) {
-            Some(known) => known,
-            None => self.ask_durability(ino).await?,
-        };
-        self.open_as(ino, mode, durability).await
+        self.open_as(ino, mode, None).await
     }
 
-    /// As [`Files::open`], of which [`Files::durability_of`] its attributes tells when what is
-    /// written is durable.
+    /// As [`Files::open`]. `durability` is what [`Files::durability_of`] tells of its attributes, if
+    /// these are known.
     ///
     /// # Errors
-    /// [`FsError::Gone`] if it was removed a moment ago.
+    /// The same.
     pub async fn open_as(
         &self,
         ino: Ino,
         mode: OpenMode,
-        durability: Durability,
+        mut durability: Option<Durability>,
     ) -> Result<Handle, ClientError> {
         let mut verify = false;
         let handle = loop {
@@ -41,11 +37,14 @@ impl Files {
             let unlinked = self.unlinked.notified();
             tokio::pin!(unlinked);
             unlinked.as_mut().enable();
-            if let Some(handle) = self.open_now(ino, mode, Some(durability)) {
+            if let Some(handle) = self.open_now(ino, mode, durability) {
                 break handle;
             }
             verify = true;
-            unlinked.await;
+            match durability.is_some() || lock(&self.unlinking).contains_key(&ino) {
+                true => unlinked.await,
+                false => durability = Some(self.ask_durability(ino).await?),
+            }
         };
         if verify {
             let attributes = self.attributes(ino).await;

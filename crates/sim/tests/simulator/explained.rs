@@ -198,7 +198,7 @@ fn a_delivery_waits_for_clocks_where_another_group_is_ahead() {
 fn what_is_told_of_deliveries_holds_in_any_run() {
     let (mut delivered, mut waited) = (0, BTreeSet::new());
     for order in [Order::Sequential, Order::Linearizable] {
-        each_seed(0..30, |seed| {
+        each_seed(0..90, |seed| {
             let trial = Trial { order: Some(order), ..Trial::default() };
             let drawn = trial.draw(seed);
             let mut stage = Stage::new(&trial, seed, &drawn, Detail::default());
