@@ -29,7 +29,10 @@ pub fn each_seed(seeds: Range<u64>, mut test: impl FnMut(u64)) {
 }
 
 /// One of how many parts of the seeds is run: `SHARE`, or else all of them as one part.
-pub(crate) fn share() -> u64 {
+///
+/// # Panics
+/// If that is no number.
+pub fn share() -> u64 {
     std::env::var("SHARE").map_or(1, |text| number(&text).max(1))
 }
 

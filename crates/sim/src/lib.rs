@@ -40,7 +40,7 @@ mod words;
 mod world;
 
 pub use faults::{CutId, Faults, Unflushed};
-pub use harness::{each_seed, how_to_repeat, one_seed};
+pub use harness::{each_seed, how_to_repeat, one_seed, share};
 pub use processors::each_is_caught;
 pub use rand;
 pub use trial::{Detail, Failure, Report, Subject, run, run_with};

@@ -18,8 +18,8 @@ impl Files {
         self.open_as(ino, mode, None).await
     }
 
-    /// As [`Files::open`]. `durability` is what [`Files::durability_of`] tells of its attributes, if
-    /// these are known.
+    /// As [`Files::open`]. `durability` is what [`Files::durability_of`] tells of its attributes,
+    /// if these are known.
     ///
     /// # Errors
     /// The same.

@@ -22,6 +22,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         for record in found.records {
             process.replay(record);
         }
+        if let Some(watcher) = &mut self.watcher {
+            watcher.restored(self.slots[slot].peer, &process);
+        }
         self.owner.started(self.slots[slot].peer, &process, Time(self.now));
         let clock = self.clock_of(slot);
         let place = &mut self.slots[slot];

@@ -8,6 +8,9 @@ pub trait Watcher<P: Process> {
     /// Something happened.
     fn happened(&mut self, event: &Happened<'_, P>);
 
+    /// A process was made of what its disk has, and has not stepped yet.
+    fn restored(&mut self, _at: P::Peer, _process: &P) {}
+
     /// A process has stepped; what it asked for then follows.
     fn stepped(&mut self, _at: P::Peer, _process: &P, _now: Time) {}
 }
