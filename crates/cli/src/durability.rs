@@ -2,7 +2,7 @@
 
 use crate::fs::{not_here, placement_of};
 use crate::output;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_client::Durability;
 use rustix::fs::XattrFlags;
@@ -93,15 +93,16 @@ impl fmt::Display for Shown {
 /// If the path is in no mount, or the file system refuses.
 pub fn run(args: &DurabilityArgs) -> anyhow::Result<()> {
     let path = &args.path;
+    let neither =
+        || format!("{} is neither a directory nor a file: it has no mode", path.display());
+    ensure!(may_have_mode(path), neither());
     placement_of(path)?; // It is in a mount.
     if let Some(wanted) = args.mode {
         let value = wanted.to_string();
         let set = rustix::fs::setxattr(path, DURABILITY, value.as_bytes(), XattrFlags::empty());
         set.map_err(|error| refusal(path, error))?;
     }
-    let Some(shown) = shown(path)? else {
-        bail!("{} is neither a directory nor a file: it has no mode", path.display());
-    };
+    let shown = shown(path)?.with_context(neither)?;
     if args.json {
         return output::print(&serde_json::to_string_pretty(&Report { path, shown })?);
     }
@@ -124,13 +125,17 @@ fn refusal(path: &Path, error: Errno) -> anyhow::Error {
     }
 }
 
+/// Whether it is a directory or a file, or a symbolic link to one, as far as can be seen.
+fn may_have_mode(path: &Path) -> bool {
+    path.metadata().map_or(true, |found| found.is_dir() || found.is_file())
+}
+
 /// When what is done there is durable; nothing of what is neither a directory nor a file.
 ///
 /// # Errors
 /// If the path is in no mount, or in one of an earlier version.
 pub fn shown(path: &Path) -> anyhow::Result<Option<Shown>> {
-    let kind = path.symlink_metadata().map(|found| found.file_type());
-    if kind.is_ok_and(|kind| !kind.is_dir() && !kind.is_file()) {
+    if !may_have_mode(path) {
         return Ok(None);
     }
     let mut value = [0; 64];

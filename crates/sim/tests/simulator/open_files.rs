@@ -7,7 +7,7 @@ use meridian_host::space::{self, Options, Space};
 use meridian_session as session;
 use meridian_sim::of::files::FilesWorkload;
 use meridian_sim::of::files::regions::{setup, topology};
-use meridian_sim::{Faults, World, each_seed, one_seed};
+use meridian_sim::{Faults, World, each_seed, one_seed, share};
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn an_open_file_outlives_its_last_name() {
     each_seed(0..60, |seed| {
         held += run(seed, session::Mutation::Correct, space::Mutation::Correct);
     });
-    assert!(held > 300 || one_seed(), "{held} reads of files without a name");
+    assert!(held > 300 / share() || one_seed(), "{held} reads of files without a name");
 }
 
 #[test]
