@@ -11,8 +11,8 @@ pub const GLOBAL: &str = "global";
 /// For how long after a cut a mount or a node may not know that it is over: they look once a
 /// second, on a machine that may stand still for some seconds.
 const AFTER: Duration = Duration::from_secs(20);
-/// What is answered when the mount was killed.
-const GONE: [i32; 2] = [libc::ECONNABORTED, libc::ENOTCONN];
+/// What is answered when the mount was killed; the last of what was on its way into a ring.
+const GONE: [i32; 3] = [libc::ECONNABORTED, libc::ENOTCONN, libc::ECANCELED];
 
 /// A fault that programs may notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
