@@ -1,8 +1,10 @@
 //! What a node had that is a member of no group any more, and what it knew of and had not applied.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+mod common;
+
+use common::cluster;
 use meridian_cluster::Topology;
-use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{GroupId, MessageId, NodeId, Process};
 use meridian_fs::inventory::{Inventory, Partitions};
 use meridian_fs::operation::NewNode;
@@ -21,28 +23,8 @@ const EPOCH: Epoch = Epoch { config: 0, number: 1, leader: US_1 };
 
 /// `us-1` is in these groups, and `us-2` and `eu-1` in all.
 fn topology(groups: &[&str]) -> Arc<Topology> {
-    let entry = |name: &str, groups: &[&str]| NodeEntry {
-        name: name.into(),
-        region: name[..2].into(),
-        pid: None,
-        address: "127.0.0.1:1".into(),
-        groups: groups.iter().map(|group| (*group).into()).collect(),
-        draining: None,
-    };
     let all = ["global", "us", "eu"];
-    let nodes = vec![entry("us-1", groups), entry("us-2", &all), entry("eu-1", &all)];
-    let (rtt_ms, order) = Default::default();
-    let file = ClusterFile {
-        insecure_plain_text: true,
-        format: CLUSTER_FORMAT,
-        created_ms: 0,
-        cluster: 1,
-        nodes,
-        rtt_ms,
-        order,
-        configuration: Default::default(),
-    };
-    Arc::new(Topology::new(&file).unwrap())
+    cluster(&[("us-1", groups), ("us-2", &all), ("eu-1", &all)])
 }
 
 fn create(name: &'static str) -> Update {

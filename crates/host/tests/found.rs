@@ -3,9 +3,11 @@
 //! `us` is the test.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+mod common;
+
+use common::cluster;
 use meridian_cluster::Topology;
 use meridian_cluster::grants::{Below, Grant};
-use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{
     BlockId, ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Stamp,
     Time,
@@ -37,28 +39,8 @@ const RANDOM: u64 = 7 << 32;
 
 /// Three nodes in `us`, one in `eu`, which also has `global`.
 fn topology() -> Arc<Topology> {
-    let entry = |name: &str, groups: &[&str]| NodeEntry {
-        name: name.into(),
-        region: name[..2].into(),
-        pid: None,
-        address: "127.0.0.1:1".into(),
-        groups: groups.iter().map(|group| (*group).into()).collect(),
-        draining: None,
-    };
-    let mut nodes = ["us-1", "us-2", "us-3"].map(|name| entry(name, &["us"])).to_vec();
-    nodes.push(entry("eu-1", &["eu", "global"]));
-    let (rtt_ms, order) = Default::default();
-    let file = ClusterFile {
-        insecure_plain_text: true,
-        format: CLUSTER_FORMAT,
-        created_ms: 0,
-        cluster: 1,
-        nodes,
-        rtt_ms,
-        order,
-        configuration: Default::default(),
-    };
-    Arc::new(Topology::new(&file).unwrap())
+    let us = ["us"];
+    cluster(&[("us-1", &us), ("us-2", &us), ("us-3", &us), ("eu-1", &["eu", "global"])])
 }
 
 /// The inode that `group` made with the client's message of that number; at 0 its top.
