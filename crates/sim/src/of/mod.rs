@@ -208,7 +208,7 @@ pub fn trials_show<S: Subject>(
     (names, least): (&[&str], u64),
 ) -> Counts {
     let counts = trials_hold(seeds, subject);
-    let least = least / harness::share();
+    let least = least.div_ceil(harness::share());
     let seldom: Vec<_> = names.iter().filter(|name| counts.of(name) < least).collect();
     assert!(seldom.is_empty() || harness::one_seed(), "seldom: {seldom:?} of {counts:?}");
     counts
