@@ -40,6 +40,22 @@ impl Inbox {
         name.1 <= self.floor[name.0] || self.applied.contains(name)
     }
 
+    /// Whether the data of an update has come, and is not applied yet.
+    pub fn has_data(&self, name: &Name) -> bool {
+        self.early.contains_key(name) || self.begun.contains(name)
+    }
+
+    /// Whether an update is to be applied, and its data has not come.
+    pub fn wants(&self, name: &Name) -> bool {
+        self.wanted.contains_key(name)
+    }
+
+    /// Whether an update is applied by itself, and not only among all up to where the receiver
+    /// knows all to be.
+    pub fn has_applied(&self, name: &Name) -> bool {
+        self.applied.contains(name)
+    }
+
     /// The receiver asks for these: what is applied already, and what is to be applied now. Each
     /// of these is to come to an end: [`Inbox::applied`] or [`Inbox::failed`].
     pub fn ask(

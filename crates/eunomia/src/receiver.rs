@@ -15,14 +15,18 @@
 
 mod joining;
 mod lost;
+mod obstacles;
+
+pub use obstacles::{Missing, Obstacles};
 
 use crate::message::{Label, Message, Peer, Role, Timer, Topology};
 use crate::mutation::Mutation;
 use crate::options::Options;
 use crate::regions::{Refusal, Regions, Word};
-use crate::timestamp::{REGIONS_MAX, Timestamp, Vector};
+use crate::timestamp::{Timestamp, Vector};
 use lost::Sealing;
 use meridian_core::{Event, Outbox, Process, RegionId, Time};
+use obstacles::others_of;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -497,11 +501,6 @@ impl Receiver {
         self.send_free(out);
         self.stir(now, out);
     }
-}
-
-/// All regions but one that a vector may name: also one that comes and is not known to take part.
-fn others_of(region: RegionId) -> impl Iterator<Item = RegionId> {
-    (0..REGIONS_MAX as u16).map(RegionId).filter(move |other| *other != region)
 }
 
 impl Process for Receiver {

@@ -136,6 +136,11 @@ impl Replica {
         self.stabilizer.held()
     }
 
+    /// The labels that it keeps, and what sources have promised.
+    pub fn stabilizer(&self) -> &Stabilizer {
+        &self.stabilizer
+    }
+
     /// All labels of the region up to here are known.
     pub fn stable_time(&self) -> Timestamp {
         self.stabilizer.stable_time()

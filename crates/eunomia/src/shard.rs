@@ -220,6 +220,16 @@ impl Shard {
         self.source.outstanding()
     }
 
+    /// What gives updates made here their timestamps.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Updates of other regions, until they are applied.
+    pub fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
     /// What it holds: keys, values and their places.
     pub fn entries(&self) -> impl Iterator<Item = (&Bytes, Option<&Bytes>, Order)> {
         self.keys.iter().map(|(key, entry)| (key, entry.value.as_ref(), entry.order))

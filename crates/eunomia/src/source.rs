@@ -183,6 +183,11 @@ impl Source {
         self.in_flight.len() + self.outbox.len()
     }
 
+    /// The updates in flight, in the order in which they began.
+    pub fn in_flight(&self) -> impl Iterator<Item = Timestamp> + '_ {
+        self.in_flight.iter().copied()
+    }
+
     /// Whether something is in flight.
     pub fn is_open(&self) -> bool {
         !self.in_flight.is_empty()

@@ -203,6 +203,19 @@ impl Stabilizer {
         self.runs.get(&source).and_then(|run| run.promise)
     }
 
+    /// The sources that have not promised this much, and what each has promised: while there are
+    /// some, a label with this timestamp is not stable.
+    pub fn behind(&self, ts: Timestamp) -> BTreeMap<u16, Option<Timestamp>> {
+        let behind = self.runs.iter().filter(|(_, run)| run.promise < Some(ts));
+        behind.map(|(source, run)| (*source, run.promise)).collect()
+    }
+
+    /// Whether the label with this timestamp is kept, stable or not.
+    pub fn keeps(&self, ts: Timestamp) -> bool {
+        let unstable = self.runs.values().map(|run| &run.labels);
+        unstable.chain([&self.taken, &self.stable]).any(|labels| has(labels, ts))
+    }
+
     /// The greatest promise of any source.
     pub fn ahead(&self) -> Timestamp {
         self.runs.values().filter_map(|run| run.promise).max().unwrap_or_default()

@@ -150,6 +150,26 @@ impl<M: Modify> Causal<M> {
         &self.replica
     }
 
+    /// What gives the updates of this node their timestamps.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Its replica of the service.
+    pub fn service(&self) -> &Replica {
+        &self.service
+    }
+
+    /// Its receiver.
+    pub fn receiver(&self) -> &Receiver {
+        &self.receiver
+    }
+
+    /// Updates of other regions, until they are applied.
+    pub fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
     /// How many updates made here some other region may lack, or are in flight.
     pub fn outstanding(&self) -> usize {
         self.source.outstanding()
