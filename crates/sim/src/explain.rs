@@ -8,9 +8,17 @@ use crate::trial::{Stage, Subject, run_watched};
 use crate::world::{Happened, Watcher};
 use meridian_core::{Process, Time};
 use std::cell::RefCell;
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 use std::rc::Rc;
 use std::str::FromStr;
+
+/// So many names are told to who asks for one that is not there.
+pub(crate) const OTHERS_MAX: usize = 3;
+
+/// Writes a line: what, and what is told of it.
+pub(crate) fn line(text: &mut String, what: &str, told: impl Display) {
+    let _ = writeln!(text, "  {what:25} {told}");
+}
 
 /// An event of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +33,7 @@ pub struct Moment {
 
 impl Moment {
     /// That of an event, told by `teller`.
-    pub fn of<P: Process>(event: &Happened<'_, P>, teller: &impl Teller<P>) -> Moment {
+    pub fn of<P: Process>(event: &Happened<'_, P>, teller: &(impl Teller<P> + ?Sized)) -> Moment {
         Moment { number: event.number, at: event.now, words: teller.words(event) }
     }
 

@@ -3,7 +3,7 @@
 
 use super::node::{Message, Node};
 use super::words::{Words, of_place};
-use crate::explain::{Inquiry, Moment};
+use crate::explain::{Inquiry, Moment, OTHERS_MAX, line};
 use crate::trace::Teller;
 use crate::trial::{Stage, Subject};
 use crate::words::{of_key, of_node};
@@ -13,9 +13,6 @@ use meridian_hermes::Body;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::str::FromStr;
-
-/// So many names are told to who asks for one that is not there.
-const OTHERS_MAX: usize = 3;
 
 /// The name of an update: its key and its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +193,8 @@ impl Explanation {
             if Some(*at) == coordinator
                 && let Some(last) = self.last_acknowledged()
             {
-                let _ = writeln!(text, "  {:26}the ACK of {}", "it waited last for", of_node(last));
+                let told = format!("the ACK of {}", of_node(last));
+                line(&mut text, "it waited last for", told);
             }
         }
         Some(text.trim_end().into())
@@ -206,15 +204,15 @@ impl Explanation {
 impl Held {
     fn write(&self, at: NodeId, text: &mut String) {
         let _ = writeln!(text, "\n{}", of_node(at));
-        let _ = writeln!(text, "  {:26}{}", "holds it", self.held.text());
+        line(text, "holds it", self.held.text());
         let valid = match (&self.valid, &self.replaced) {
             (Some(moment), _) => moment.text(),
             (None, Some(_)) => "not before it was replaced, as far as is seen".into(),
             (None, None) => "not yet".into(),
         };
-        let _ = writeln!(text, "  {:26}{valid}", "is Valid");
+        line(text, "is Valid", valid);
         if let Some((place, moment)) = &self.replaced {
-            let _ = writeln!(text, "  {:26}{place}, {}", "is replaced by", moment.text());
+            line(text, "is replaced by", format!("{place}, {}", moment.text()));
         }
     }
 }

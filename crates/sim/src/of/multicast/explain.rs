@@ -1,7 +1,7 @@
 //! Why a message was delivered where and when it was: the conditions of its delivery at each
 //! process, when each was met, and by which event.
 
-use crate::explain::{Inquiry, Moment};
+use crate::explain::{Inquiry, Moment, OTHERS_MAX, line};
 use crate::of::multicast::history::{Entry, History};
 use crate::of::multicast::replica::Replica;
 use crate::of::multicast::words::{Words, of_epoch, of_groups};
@@ -298,7 +298,8 @@ impl<S: Subject<Process = Replica, Owner = Workload>> Inquiry<S> for Explanation
 
     fn found(&self, stage: &Stage<S>) -> Result<String, Vec<String>> {
         let history = &stage.world.owner.history;
-        let some = || history.messages().into_keys().take(3).map(|id| id.to_string()).collect();
+        let some =
+            || history.messages().into_keys().take(OTHERS_MAX).map(|id| id.to_string()).collect();
         self.text(history).ok_or_else(some)
     }
 }
@@ -373,18 +374,18 @@ impl Account {
                 None if condition == Condition::Disk => continue,
                 None => "not yet".into(),
             };
-            let _ = writeln!(text, "  {:26}{met}", condition.name());
+            line(text, condition.name(), met);
         }
         if !self.before.is_empty() {
             let names = self.before.iter().take(BEFORE_MAX);
             let names: Vec<_> = names.map(|(ts, id)| format!("{id} ({})", ts.0)).collect();
             let more = self.before.len().saturating_sub(BEFORE_MAX);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let _ = writeln!(text, "  before it were            {}{more}", names.join(", "));
+            line(text, "before it were", format!("{}{more}", names.join(", ")));
         }
         let last: Vec<_> = self.last().into_iter().map(Condition::name).collect();
         if self.delivered.is_some() && !last.is_empty() {
-            let _ = writeln!(text, "  it waited last for        {}", last.join(" and "));
+            line(text, "it waited last for", last.join(" and "));
         }
         if let (None, Some(obstacles)) = (&self.delivered, &self.obstacles) {
             self.write_missing(obstacles, text);
@@ -395,10 +396,10 @@ impl Account {
     fn write_missing(&self, obstacles: &Obstacles, text: &mut String) {
         let Obstacles { missing, leader_clock, quorum_clock, open, .. } = obstacles;
         let (leader, quorum) = (leader_clock.0, quorum_clock.0);
-        let _ = writeln!(text, "  the clocks are at         {leader} and {quorum}");
+        line(text, "the clocks are at", format!("{leader} and {quorum}"));
         for (what, groups) in [("timestamps are missing of", missing), ("not closed are", open)] {
             if !groups.is_empty() {
-                let _ = writeln!(text, "  {what:26}{}", of_groups(groups));
+                line(text, what, of_groups(groups));
             }
         }
     }

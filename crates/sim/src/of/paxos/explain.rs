@@ -3,7 +3,7 @@
 //! for.
 
 use super::words::Words;
-use crate::explain::{Inquiry, Moment};
+use crate::explain::{Inquiry, Moment, OTHERS_MAX, line};
 use crate::lossy::Lossy;
 use crate::trial::{Stage, Subject};
 use crate::words::{list, of_node};
@@ -12,9 +12,6 @@ use meridian_core::{MessageId, ProcessId, Time};
 use meridian_paxos::{Batch, Command, Instance, Message, Output, Paxos, Service, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-
-/// So many names are told to who asks for one that is not there.
-const OTHERS_MAX: usize = 3;
 
 /// The request in an instance and a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,9 +248,7 @@ impl Proposal {
 impl Place {
     fn write(&self, at: ProcessId, instance: Instance, text: &mut String) {
         let _ = writeln!(text, "\n{} and instance {}", of_node(at.node), instance.0);
-        let mut line = |what: &str, told: String| {
-            let _ = writeln!(text, "  {what:26}{told}");
-        };
+        let mut line = |what, told: String| line(text, what, told);
         line("knows the decision", self.decided.text());
         if !self.before.is_empty() {
             line("decisions were missing of", list(self.before.iter().map(|one| one.0)));
