@@ -516,7 +516,10 @@ mod tests {
         }
         let explained = explain_command();
         let names = explained.get_subcommands().map(|subject| subject.get_name().to_string());
-        assert_eq!(names.collect::<Vec<_>>(), ["multicast", "paxos", "hermes"]);
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["multicast", "paxos", "hermes", "eunomia", "causal"]
+        );
     }
 
     #[test]

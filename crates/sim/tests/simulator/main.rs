@@ -21,6 +21,7 @@ mod exhaustive_multicast;
 mod exhaustive_paxos;
 mod explained;
 mod explained_requests;
+mod explained_updates;
 mod fences;
 mod files;
 mod full_disk;

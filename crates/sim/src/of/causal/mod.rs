@@ -8,7 +8,7 @@
 //! | [`changing`] | nodes that come and go, regions that join, leave and are lost |
 //! | [`sessions`] | sessions, what they see, and all checks |
 //! | [`trial`] | what is drawn, the run, the end |
-//! | [`words`] | the words of a trace |
+//! | [`words`] | the words of a trace; [`crate::of::eunomia::explain`] has why and when |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod changing;
@@ -25,6 +25,14 @@ use meridian_eunomia::REGIONS_MAX;
 
 /// A node behind a network that loses, repeats and reorders.
 pub type Member = crate::lossy::Lossy<node::Node>;
+
+const EXPLAINED: &str = "\
+What is told: as of the subject eunomia, where each node is a source, a replica of the service and a
+receiver. An update is named by its label, not by its key and place.
+
+Examples:
+  meridian sim causal --seed 137 --trace --message k3
+  meridian sim explain causal 137 812345344";
 
 /// `meridian sim causal`.
 pub const NAMED: Named = Named {
@@ -51,7 +59,7 @@ Examples:
   meridian sim causal --seeds 1000 --regions 3
   meridian sim causal --seed 137 --trace",
     messages: "a key, as k3, an update within a region, as k3@4.1, or a label, as 812345344",
-    explained: None,
+    explained: Some(EXPLAINED),
     settings: &[Setting { name: "regions", values: &["N"], help: "How many regions there are" }],
     pin,
     planted: names_of_planted::<Trial>,

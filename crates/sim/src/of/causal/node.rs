@@ -1,7 +1,9 @@
 //! A node: the membership of its region's group, and its part of the keys.
 
+use crate::of::eunomia::parts::Parts;
 use bytes::Bytes;
-use meridian_core::{Embedding, Event, NodeId, Outbox, Process, Time};
+use meridian_core::{Embedding, Event, NodeId, Outbox, Process, RegionId, Time};
+use meridian_eunomia::{self as eunomia, Inbox, Receiver, Replica, Source, Timestamp};
 use meridian_hermes::reliable::{self, ReliableMembership};
 use meridian_hermes::{self as hermes, Epoch, Modified, Modify};
 use meridian_keys::causal::{self, Causal, Regions};
@@ -232,5 +234,45 @@ impl Process for Node {
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
         let membership = self.membership.checkpoint().map(Record::Membership);
         Box::new(membership.chain(self.keys.checkpoint().map(Record::Keys)))
+    }
+}
+
+impl Parts for Node {
+    fn at_source(_region: RegionId, number: u16) -> NodeId {
+        NodeId(number)
+    }
+
+    fn said(message: &Message) -> Option<&eunomia::Message> {
+        match message {
+            Message::Keys(causal::Message::Eunomia { message, .. }) => Some(message),
+            Message::Keys(_) | Message::Membership(_) => None,
+        }
+    }
+
+    fn applied(output: &causal::Output) -> Option<(RegionId, Timestamp, bool)> {
+        match output {
+            causal::Output::Applied { origin, ts, changed } => Some((*origin, *ts, *changed)),
+            _ => None,
+        }
+    }
+
+    fn region(&self, _me: NodeId) -> RegionId {
+        self.keys.region()
+    }
+
+    fn source(&self) -> Option<&Source> {
+        Some(self.keys.source())
+    }
+
+    fn service(&self) -> Option<&Replica> {
+        Some(self.keys.service())
+    }
+
+    fn receiver(&self) -> Option<&Receiver> {
+        Some(self.keys.receiver())
+    }
+
+    fn inbox(&self) -> Option<&Inbox> {
+        Some(self.keys.inbox())
     }
 }

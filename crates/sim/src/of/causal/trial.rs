@@ -5,8 +5,10 @@ use super::node::Node;
 use super::sessions::{Held, Profile, Sessions};
 use super::words::Words;
 use super::{Member, planted};
+use crate::explain::explain;
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
+use crate::of::eunomia::explain::Explanation;
 use crate::sessions::{delays, value_of};
 use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
@@ -359,6 +361,10 @@ impl Subject for Trial {
 
     fn teller() -> Box<dyn Teller<Member>> {
         Box::new(Words::default())
+    }
+
+    fn explain(&self, seed: u64, message: &str) -> Result<String, String> {
+        explain::<Explanation<_>, _>(self, seed, message)
     }
 
     fn counts(world: &Groups) -> Counts {

@@ -7,10 +7,13 @@
 //! | [`sessions`] | sessions, what they see, and all checks |
 //! | [`changing`] | regions that join, leave and are lost |
 //! | [`trial`] | what is drawn, the run, the end |
-//! | [`words`] | the words of a trace |
+//! | [`words`], [`explain`] | the words of a trace; why an update became visible here and now |
+//! | [`parts`] | what an explanation looks at in a process |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod changing;
+pub mod explain;
+pub mod parts;
 pub mod planted;
 pub mod sessions;
 pub mod trial;
@@ -23,6 +26,18 @@ use meridian_eunomia::REGIONS_MAX;
 
 /// A process behind a network that loses, repeats and reorders.
 pub type Member = crate::lossy::Lossy<meridian_eunomia::Member>;
+
+const EXPLAINED: &str = "\
+What is told: when the source of the update began and committed it, and what it depends on; for each
+replica of the service, when it had the label, whose promises it waited for and until when, when the
+label was stable, and when it was sent to which receiver; for each receiver, when it had the label,
+what it depends on that was missing then and until when, and when it asked for it; when the data was
+there, and when it was applied. Last, for each other region, from when on it shows the update, and
+what it waited for last.
+
+Examples:
+  meridian sim eunomia --seed 137 --trace --message k3
+  meridian sim explain eunomia 137 812345344";
 
 /// `meridian sim eunomia`.
 pub const NAMED: Named = Named {
@@ -45,7 +60,7 @@ Examples:
   meridian sim eunomia --seeds 1000 --regions 5
   meridian sim eunomia --seed 137 --trace",
     messages: "a label by its timestamp, as 812345344, or a key, as k3",
-    explained: None,
+    explained: Some(EXPLAINED),
     settings: &[Setting {
         name: "regions",
         values: &["N"],

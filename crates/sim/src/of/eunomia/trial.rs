@@ -1,9 +1,11 @@
 //! A trial: sessions and faults for a while; then all heals, and a judgement.
 
 use super::changing::{Configuration, Plan};
+use super::explain::Explanation;
 use super::sessions::{Profile, Sessions};
 use super::words::Words;
 use super::{Member, planted};
+use crate::explain::explain;
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
 use crate::sessions::{Held, delays, value_of};
@@ -266,6 +268,10 @@ impl Subject for Trial {
 
     fn teller() -> Box<dyn Teller<Member>> {
         Box::new(Words)
+    }
+
+    fn explain(&self, seed: u64, message: &str) -> Result<String, String> {
+        explain::<Explanation<_>, _>(self, seed, message)
     }
 
     fn counts(world: &Regions) -> Counts {
