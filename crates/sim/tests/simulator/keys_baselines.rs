@@ -2,14 +2,18 @@
 //! writes are, and its reads are sequentially consistent. Nothing fails: that is all that the
 //! baselines are made for.
 
+use super::told::is_told;
 use bytes::Bytes;
-use meridian_baselines::keys::{Answer, Answered, Command};
+use meridian_baselines::keys::{Answer, Answered, Command, Write};
 use meridian_baselines::{Craq, Zab, craq, zab};
 use meridian_core::{Key, NodeId, Process, Time, Value};
 use meridian_sim::checkers::linearizable::{Call, Specification, check_each};
 use meridian_sim::of::{self, first_failure};
+use meridian_sim::trace::Teller;
 use meridian_sim::trial::{Counts, Made, Stage, Violation, WorldOf};
-use meridian_sim::{Faults, Owner, Random, Setup, Stimulus, Subject, World, one_seed, share};
+use meridian_sim::{
+    Faults, Happened, Owner, Random, Setup, Stimulus, Subject, Way, World, one_seed, share,
+};
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,6 +42,9 @@ trait Contender: Process<Peer = NodeId, Command = Command, Output = Answered> + 
         None
     }
 
+    /// A message in the words of the paper, and the key that it is about, if it is about one.
+    fn told(message: &Self::Message) -> (String, Option<u8>);
+
     /// How much of the order it holds, and has applied.
     fn progress(&self) -> (u64, u64) {
         (0, 0)
@@ -65,6 +72,25 @@ impl Contender for Craq {
 
     fn rests(&self) -> bool {
         self.pending() == 0
+    }
+
+    fn told(message: &craq::Message) -> (String, Option<u8>) {
+        use craq::Message::{Ack, Committed, Enter, Query, Update};
+        match message {
+            Enter(write) => (format!("Enter {}", of_write(write)), Some(write.key[0])),
+            Update { write, version } => {
+                let words = format!("Update to version {}: {}", version.0, of_write(write));
+                (words, Some(write.key[0]))
+            }
+            Ack { key, version } => {
+                (format!("Ack version {} of k{}", version.0, key[0]), Some(key[0]))
+            }
+            Query { token, key } => (format!("Query k{}, token {token}", key[0]), Some(key[0])),
+            Committed { token, key, version } => {
+                let (key, version) = (key[0], version.0);
+                (format!("Committed version {version} of k{key}, token {token}"), Some(key))
+            }
+        }
     }
 
     fn judge(clients: &Clients) -> Result<(), Violation> {
@@ -100,12 +126,64 @@ impl Contender for Zab {
         }
     }
 
+    fn told(message: &zab::Message) -> (String, Option<u8>) {
+        use zab::Message::{Ack, Commit, Propose, Request};
+        match message {
+            Request(write) => (format!("Request {}", of_write(write)), Some(write.key[0])),
+            Propose(write) => (format!("Propose {}", of_write(write)), Some(write.key[0])),
+            Ack(held) => (format!("Ack of the first {held}"), None),
+            Commit(committed) => (format!("Commit the first {committed}"), None),
+        }
+    }
+
     fn progress(&self) -> (u64, u64) {
         (Zab::held(self), self.applied())
     }
 
     fn judge(clients: &Clients) -> Result<(), Violation> {
         check_order(&clients.order, &clients.calls)
+    }
+}
+
+/// A write; the names of keys are bytes.
+fn of_write(write: &Write) -> String {
+    format!("k{} at n{}, token {}", write.key[0], write.origin.0, write.token)
+}
+
+/// The words of a trace; what messages are called is keys.
+struct Words;
+
+impl<P: Contender> Teller<P> for Words {
+    fn name(&self, peer: NodeId) -> String {
+        format!("n{}", peer.0)
+    }
+
+    fn message(&self, _way: Way<NodeId>, message: &P::Message) -> String {
+        P::told(message).0
+    }
+
+    fn command(&self, command: &Command) -> String {
+        match command {
+            Command::Read { token, key } => format!("is to read k{}, token {token}", key[0]),
+            Command::Write { token, key, .. } => format!("is to write k{}, token {token}", key[0]),
+        }
+    }
+
+    fn output(&self, Answered { token, answer }: &Answered) -> String {
+        let what = match answer {
+            Answer::Value(None) => "no value".into(),
+            Answer::Value(Some(value)) => format!("value of {} bytes", value.len()),
+            Answer::Written => "written".to_string(),
+        };
+        format!("answers token {token}: {what}")
+    }
+
+    fn about(&mut self, event: &Happened<'_, P>) -> Vec<String> {
+        let asked = || match event.asked()? {
+            Command::Read { key, .. } | Command::Write { key, .. } => Some(key[0]),
+        };
+        let key = event.said().map_or_else(asked, |(_, _, message)| P::told(message).1);
+        key.map(|key| format!("k{key}")).into_iter().collect()
     }
 }
 
@@ -329,6 +407,10 @@ impl<P: Contender> Subject for Trial<P> {
         format!("clients are done: {}; {rest:?}", world.owner.is_done())
     }
 
+    fn teller() -> Box<dyn Teller<P>> {
+        Box::new(Words)
+    }
+
     fn counts(world: &WorldOf<Self>) -> Counts {
         world.owner.counts.clone()
     }
@@ -372,6 +454,15 @@ fn zab_orders_writes_and_its_reads_are_sequentially_consistent() {
 fn each_planted_bug_is_found() {
     bugs_are_found::<Craq>();
     bugs_are_found::<Zab>();
+}
+
+#[test]
+fn both_are_told_in_words() {
+    let second = Duration::from_secs(1);
+    let words = ["Enter ", "Update to ", "Ack version ", "is to write ", "answers token "];
+    is_told(&Trial::<Craq>::correct(), second, &words);
+    let words = ["Request ", "Propose ", "Ack of ", "Commit the first ", "is to read "];
+    is_told(&Trial::<Zab>::correct(), second, &words);
 }
 
 /// What CRAQ promises and ZAB does not: the checker tells the two apart.

@@ -73,7 +73,7 @@ fn names_not_all(words: &str) -> bool {
 }
 
 /// Traces of the subject are in words, these among them; filters and seeds do what they should.
-fn is_told<S: Subject>(subject: &S, lasts: Duration, expected: &[&str]) {
+pub(super) fn is_told<S: Subject>(subject: &S, lasts: Duration, expected: &[&str]) {
     let all = told(subject, lasts);
     for (about, words) in &all {
         assert!(!is_structure(words), "{words}");
