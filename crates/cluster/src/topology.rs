@@ -312,6 +312,16 @@ impl Topology {
         })
     }
 
+    /// What clients with grants may do with keys: of each the name, what its keys begin with, and
+    /// whether it changes nothing. Without a prefix it may do nothing with keys.
+    pub fn granted_keys(&self) -> impl Iterator<Item = (&String, &BTreeSet<String>, bool)> {
+        static NONE: BTreeSet<String> = BTreeSet::new();
+        self.grants.iter().map(|(name, grant)| {
+            let prefixes = self.key_prefixes.get(name).unwrap_or(&NONE);
+            (name, prefixes, grant.read_only)
+        })
+    }
+
     /// All groups with their ids.
     pub fn group_ids(&self) -> impl Iterator<Item = GroupId> + use<> {
         (0..u16::try_from(self.groups.len()).unwrap_or(u16::MAX)).map(GroupId)

@@ -31,7 +31,7 @@ mod work;
 use crate::change::Rmw;
 use crate::command::Command;
 use crate::connection::Peer;
-use crate::grant::Grant;
+use crate::grant::{Grant, Mutation};
 use crate::item::Moment;
 use crate::names;
 use crate::resp::{ProtocolError, Reply, Requests, Version};
@@ -165,6 +165,7 @@ pub struct Desk {
     under_way: usize,
     /// When old names are to be forgotten.
     forgets: Time,
+    mutation: Mutation,
 }
 
 impl Desk {
@@ -184,7 +185,14 @@ impl Desk {
             connections: 0,
             under_way: 0,
             forgets: Time(0),
+            mutation: Mutation::Correct,
         }
+    }
+
+    /// The same with a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(self, mutation: Mutation) -> Desk {
+        Desk { mutation, ..self }
     }
 
     /// Keys that begin so are causal: the thread behind those of the shards has them.
@@ -256,7 +264,7 @@ impl Desk {
         replica: &Replica,
         counter: &mut impl Counter,
     ) -> bool {
-        let Desk { clients, tasks, watchers, seat, bytes_max, causal, behind, .. } = self;
+        let Desk { clients, tasks, watchers, seat, bytes_max, causal, behind, mutation, .. } = self;
         let mut len = 0;
         let Some(client) = clients.get_mut(&number) else { return false };
         if client.peer.ends {
@@ -269,7 +277,7 @@ impl Desk {
             Ok(Some(request)) => match Command::parse(&request, now.moment) {
                 Ok(command) => {
                     len = Client::len_of(&request);
-                    let (seat, bytes_max) = (*seat, *bytes_max);
+                    let (seat, bytes_max, mutation) = (*seat, *bytes_max, *mutation);
                     let is_first = client.slots.is_empty();
                     let (causal, grant) = (causal.as_ref(), counter.grant(number));
                     let mut work = Work {
@@ -283,6 +291,7 @@ impl Desk {
                         replica,
                         tasks,
                         watchers,
+                        mutation,
                     };
                     work.execute(command, &mut client.peer, counter)
                 }
@@ -408,6 +417,9 @@ impl Desk {
     /// What clients may do is another now: who watches keys that it may not read any more is told
     /// so, and its connection ends. All else is looked at when it is asked.
     pub fn on_grants(&mut self, counter: &mut impl Counter) {
+        if self.mutation.is(Mutation::WatchesOn) {
+            return;
+        }
         self.end_where(counter, |number, peer, counter| {
             let watched = peer.watches.as_ref()?;
             counter.grant(number)?.check_key(watched.key()).err()

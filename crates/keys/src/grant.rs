@@ -9,6 +9,9 @@ use crate::access::Access;
 use crate::command::{Command, Watch};
 use crate::resp::Reply;
 use bytes::Bytes;
+use meridian_core::PLANTED_BUGS;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// So many bytes of a key are quoted in an error.
 const QUOTED_MAX: usize = 128;
@@ -83,6 +86,74 @@ impl Grant {
                 Err(refused("no permission to change keys: the grant is read-only".into()))
             }
             Access::Read(_) | Access::Write(_) | Access::Modify(_) => Ok(()),
+        }
+    }
+}
+
+/// What clients may do that may not do all, by the names in their certificates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants(BTreeMap<String, Arc<Grant>>);
+
+impl Grants {
+    /// Those of these clients: of each the name, what its keys begin with, and whether it changes
+    /// nothing.
+    pub fn new<'a>(all: impl Iterator<Item = (&'a String, &'a BTreeSet<String>, bool)>) -> Grants {
+        let grant = |(name, prefixes, read_only): (&String, &BTreeSet<String>, bool)| {
+            let prefixes = prefixes.iter().map(|prefix| Bytes::from(prefix.clone())).collect();
+            (name.clone(), Arc::new(Grant { prefixes, read_only }))
+        };
+        Grants(all.map(grant).collect())
+    }
+
+    /// Whether all clients may do all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the client of this name may do, if it may not do all.
+    pub fn of(&self, name: &str) -> Option<Arc<Grant>> {
+        self.0.get(name).cloned()
+    }
+}
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// Of a command on several keys only the first is looked at.
+    LooksAtFirstKey,
+    /// Of the prefixes of a grant only the first counts.
+    LooksAtFirstPrefix,
+    /// SCAN shows the keys of all.
+    ShowsAll,
+    /// What is refused is done all the same.
+    DoesAnyway,
+    /// Who watches what it may not see any more goes on.
+    WatchesOn,
+}
+
+impl Mutation {
+    /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
+    /// build.
+    pub(crate) fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+
+    /// [`Grant::check`], or what the bug makes of it.
+    pub(crate) fn check(self, grant: &Grant, command: &Command<'_>) -> Result<(), Reply> {
+        match command {
+            Command::Many { each, .. } if self.is(Mutation::LooksAtFirstKey) => {
+                let mut first = each.iter().take(1);
+                first.try_for_each(|(key, access)| grant.check_access(key, access))
+            }
+            command if self.is(Mutation::LooksAtFirstPrefix) => {
+                let prefixes = grant.prefixes.iter().take(1).cloned().collect();
+                Grant { prefixes, read_only: grant.read_only }.check(command)
+            }
+            command => grant.check(command),
         }
     }
 }

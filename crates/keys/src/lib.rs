@@ -37,7 +37,7 @@ pub use access::{Access, Change, Modify, Read};
 pub use command::Command;
 pub use connection::Peer;
 pub use desk::Desk;
-pub use grant::Grant;
+pub use grant::{Grant, Grants};
 pub use item::{Item, Moment};
 pub use node::Keys;
 pub use steward::Steward;

@@ -16,8 +16,7 @@ pub use began::{Kept, forget, kept};
 use bytes::Bytes;
 use causal::CausalService;
 use exchange::Exchange;
-pub use following::Grants;
-use following::{CausalFollowing, Following, grants};
+use following::{CausalFollowing, Following};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::{NodeId, Secret, mix};
@@ -28,7 +27,7 @@ use meridian_keys::causal::{Causal, CausalKeys, Regions};
 use meridian_keys::desk::{REPLY_MAX, Replica, Seat, options};
 use meridian_keys::resp::REQUEST_MAX;
 use meridian_keys::slots::{SHARDS_MAX, Shard};
-use meridian_keys::{Keys, Steward};
+use meridian_keys::{Grants, Keys, Steward};
 use meridian_runtime::{
     Clock, Handle, Lanes, Listen, MemberError, Names, Options, Storage, Worker,
 };
@@ -262,7 +261,7 @@ pub(crate) fn open(
         tracing::info!(others = ?began.replicas, "comes to the keys that others have begun");
     }
     let Began { shards, durability, causal, .. } = began;
-    let peers = Following::new(topology, me, false).peers;
+    let Following { peers, grants, .. } = Following::new(topology, me, false);
     let incarnation = dir.next_incarnation()?;
     let mut member = |lane, log: PathBuf, checkpoint_bytes| {
         let storage = Storage::Log { path: log, incarnation, checkpoint_bytes };
@@ -281,7 +280,7 @@ pub(crate) fn open(
         Durability::Memory => CHECKPOINT_BYTES,
         Durability::Disk => KEYS_CHECKPOINT_BYTES,
     };
-    let mut members = Members { steward, shards: vec![], causal: None, grants: grants(topology) };
+    let mut members = Members { steward, shards: vec![], causal: None, grants };
     for shard in 0..shards {
         let member = member(lane(shard, shards), log_of(&dir.dir, shard), checkpoint_bytes);
         // All these threads take clients: who has nothing to do is first.

@@ -8,7 +8,7 @@ use crate::access::{Access, Read};
 use crate::causal::desk::Wish;
 use crate::command::{Combined, Command, Connection, Scan, Watch, describe, settings};
 use crate::connection::Peer;
-use crate::grant::Grant;
+use crate::grant::{Grant, Mutation};
 use crate::names;
 use crate::resp::Reply;
 use crate::slots::{Shard, shard_of, slot_of};
@@ -45,6 +45,7 @@ pub(super) struct Work<'a> {
     pub replica: &'a Replica,
     pub tasks: &'a mut Tasks,
     pub watchers: &'a mut Watchers,
+    pub mutation: Mutation,
 }
 
 impl Work<'_> {
@@ -55,8 +56,9 @@ impl Work<'_> {
         counter: &mut impl Counter,
     ) -> Progress {
         if let Some(grant) = &self.grant
-            && let Err(refused) = grant.check(&command)
+            && let Err(refused) = self.mutation.check(grant, &command)
         {
+            self.do_anyway(command, peer, counter);
             return Progress::Done(refused);
         }
         if peer.watches.is_some() && !matches!(command, Command::Connection(_)) {
@@ -111,6 +113,15 @@ impl Work<'_> {
             Command::Settings(patterns) => settings(&patterns, self.bytes_max),
         };
         Progress::Done(reply)
+    }
+
+    /// The bug [`Mutation::DoesAnyway`]: nobody is told what comes of it.
+    fn do_anyway(&mut self, refused: Command<'_>, peer: &mut Peer, counter: &mut impl Counter) {
+        let has_keys = matches!(refused, Command::One { .. } | Command::Many { .. });
+        if has_keys && self.mutation.is(Mutation::DoesAnyway) {
+            (self.grant, self.place.0) = (None, ClientNumber::MAX);
+            self.execute(refused, peer, counter);
+        }
     }
 
     /// Why nothing is taken that would take room.
@@ -226,7 +237,8 @@ impl Work<'_> {
             _ => return Progress::Done(cursor_and(0, Vec::new())),
         };
         let from = u32::try_from(cursor & u64::from(u32::MAX)).expect("masked");
-        let walk = Walk { from, pattern, grant: self.grant.clone(), count };
+        let grant = self.grant.clone().filter(|_| !self.mutation.is(Mutation::ShowsAll));
+        let walk = Walk { from, pattern, grant, count };
         if shard != self.seat.shard {
             counter.pass(shard, Passed::Walk(self.part(0), walk));
             return Progress::Page { shard, none };

@@ -2,28 +2,14 @@
 
 use super::began::{in_region_of, regions};
 use crate::application::{delays_of, peers_of};
-use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{NodeId, RegionId};
 use meridian_hermes::reliable::Configured;
-use meridian_keys::Grant;
+use meridian_keys::Grants;
 use meridian_keys::causal::Regions;
 use meridian_runtime::Delay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// What clients may do with keys that may not do all, by the names in their certificates.
-pub type Grants = BTreeMap<String, Arc<Grant>>;
-
-/// What they may do as the cluster is configured: nothing, if no keys are granted to one.
-pub(super) fn grants(topology: &Topology) -> Arc<Grants> {
-    let grant = |(name, grant): (&String, &meridian_cluster::grants::Grant)| {
-        let prefixes = topology.key_prefixes.get(name).into_iter().flatten();
-        let prefixes = prefixes.map(|prefix| Bytes::from(prefix.clone())).collect();
-        (name.clone(), Arc::new(Grant { prefixes, read_only: grant.read_only }))
-    };
-    Arc::new(topology.grants.iter().map(grant).collect())
-}
 
 /// What the threads of a node's keys are told when the cluster is configured anew.
 #[derive(Clone, Debug)]
@@ -83,6 +69,7 @@ impl Following {
             may_return: may_return.map(|(node, _)| node).collect(),
         };
         let causal = causal.then(|| CausalFollowing::new(topology, me));
-        Following { configured, peers, causal, grants: grants(topology) }
+        let grants = Arc::new(Grants::new(topology.granted_keys()));
+        Following { configured, peers, causal, grants }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::BYTES_MAX;
 use super::exchange::{Exchange, Post, Said};
-use super::following::{Following, Grants};
+use super::following::Following;
 use crate::application::name_of_client;
 use crate::board::Board;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use meridian_keys::desk::{ClientNumber, Counter, Desk, Held, Load, Now, Replica,
 use meridian_keys::node::{Command, Output, told};
 use meridian_keys::resp::{BULK_MAX, ProtocolError, Reply, Version};
 use meridian_keys::slots::Shard;
-use meridian_keys::{Grant, Keys, Moment};
+use meridian_keys::{Grant, Grants, Keys, Moment};
 use meridian_runtime::wire::WireError;
 use meridian_runtime::{Application, At, ConnectionId};
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ impl Counter for Here<'_, '_> {
             return None; // Nobody pays for what is not used.
         }
         match self.at.speaker(ConnectionId::from(client)) {
-            Some(speaker) => self.grants.get(&name_of_client(&speaker)?).cloned(),
+            Some(speaker) => self.grants.of(&name_of_client(&speaker)?),
             None => Some(Arc::default()), // It is gone, and so is what it might do.
         }
     }
