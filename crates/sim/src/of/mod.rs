@@ -9,6 +9,7 @@ pub mod cuts;
 pub mod drain;
 pub mod eunomia;
 pub mod files;
+pub mod grants;
 pub mod hermes;
 pub mod locks;
 pub mod looks;
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 15] = [
+pub const TABLE: [&Named; 16] = [
     &multicast::NAMED,
     &outside::NAMED,
     &paxos::NAMED,
@@ -38,6 +39,7 @@ pub const TABLE: [&Named; 15] = [
     &locks::NAMED,
     &quotas::NAMED,
     &access::NAMED,
+    &grants::NAMED,
     &backups::NAMED,
     &cuts::NAMED,
     &drain::NAMED,

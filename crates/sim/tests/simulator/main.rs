@@ -25,6 +25,7 @@ mod explained_updates;
 mod fences;
 mod files;
 mod full_disk;
+mod grants;
 mod hermes;
 mod hermes_explored;
 mod host_bugs;

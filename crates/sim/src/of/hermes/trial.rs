@@ -91,7 +91,7 @@ impl fmt::Display for Drawn {
 const MS: Duration = Duration::from_millis(1);
 
 /// Clocks are what the leases allow.
-fn drawn_faults(random: &mut Random) -> Faults {
+pub(crate) fn drawn_faults(random: &mut Random) -> Faults {
     let all = Faults {
         crash_all: None,
         clock_jump: None,
@@ -129,7 +129,7 @@ fn drawn_options(random: &mut Random) -> Options {
 }
 
 /// As slow as the network may be: most answers come in time.
-fn membership_options(drift_ppm: u32) -> reliable::Options {
+pub(crate) fn membership_options(drift_ppm: u32) -> reliable::Options {
     let options = reliable::Options::default();
     let paxos = meridian_paxos::Options {
         heartbeat: 30 * MS,
