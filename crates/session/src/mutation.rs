@@ -83,6 +83,8 @@ pub enum Mutation {
     NeverLooksAgain,
     /// Gives up calls early as any group is cut off.
     HurriesAll,
+    /// Asks again at once for what it needs by itself of a group that is out of reach.
+    RepeatsAtOnce,
     /// Shows nothing of a directory whose partition is cut off.
     HidesTops,
     /// Tells nobody what it made of a directory that lives elsewhere than its name.

@@ -409,6 +409,45 @@ fn an_update_that_must_not_wait_ends_when_a_group_is_out_of_reach() {
     assert!(matches!(client.output(), Output::GaveUp { failure: of, .. } if of == failure));
 }
 
+/// How often us is asked for updates in ten seconds, which it refuses as eu is out of reach. They
+/// are to have a holder let go what a read needs, and before cancel what was given up in both.
+fn asked_in_vain(bug: Mutation) -> usize {
+    let mut client = Client::new();
+    client.session = client.session.with_mutation(bug);
+    let given_up = client.update(link(US, EU));
+    client.step(Event::Command(Command::Release(given_up)));
+    client.sent();
+    client.read(top(US));
+    let mut asked_for = 0;
+    for _ in 0..LIMIT.as_millis() / 10 {
+        for asked in client.sent() {
+            let body = match &asked.1.body {
+                RequestBody::Read { .. } => {
+                    let (vector, recalled) = (Vector::default(), Vec::new());
+                    let result = Err(FsError::Held);
+                    ReplyBody::Answer { vector, recalled, whole: true, result }
+                }
+                RequestBody::Update { group: US, .. } => {
+                    asked_for += 1;
+                    ReplyBody::Refused(Refusal::OutOfReach(EU))
+                }
+                _ => continue,
+            };
+            client.reply(&asked, body);
+        }
+        client.pass(10 * MS);
+    }
+    asked_for
+}
+
+#[test]
+fn what_a_session_needs_itself_of_groups_out_of_reach_is_asked_for_with_pauses() {
+    let asked = asked_in_vain(Mutation::Correct);
+    assert!((5..=20).contains(&asked), "{asked}");
+    let asked = asked_in_vain(Mutation::RepeatsAtOnce);
+    assert!(asked > 100, "the planted bug is not found: {asked}");
+}
+
 /// What the top of a group is may wait for another group, behind a link to there.
 #[test]
 fn whether_a_group_answers_is_asked_with_what_waits_for_nothing() {

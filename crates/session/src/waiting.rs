@@ -2,7 +2,7 @@
 //! [`crate::cuts`].
 
 use crate::calls::{CallId, Failure};
-use crate::caps::OWN;
+use crate::caps::{Errand, OWN};
 use crate::cuts;
 use crate::inquiries::InquiryId;
 use crate::mutation::Mutation;
@@ -14,7 +14,8 @@ use meridian_host::update::NOBODY;
 
 impl Session {
     /// A question has failed. If nodes that were asked for an update cannot reach another of its
-    /// groups they may be asked again later: whether they are.
+    /// groups they may be asked again later: whether they are. What the session itself would begin
+    /// anew at once always is, or it would be asked as often as nodes can answer.
     pub(crate) fn waits(
         &mut self,
         now: Time,
@@ -22,8 +23,12 @@ impl Session {
         failure: &Failure,
     ) -> bool {
         let Failure::OutOfReach { group: other } = *failure else { return false };
+        let is_begun_anew = self.is_begun_anew(id);
         let call = self.calls.get_mut(&id).expect("an inquiry belongs to a call");
-        let deadline = self.nodes.cuts.refused(other, now, call.deadline);
+        let deadline = match is_begun_anew {
+            true => call.deadline,
+            false => self.nodes.cuts.refused(other, now, call.deadline),
+        };
         if deadline <= now {
             return false;
         }
@@ -32,6 +37,25 @@ impl Session {
         self.deadlines.insert((deadline, id));
         self.inquiries.wait_for(now, inquiry, other);
         true
+    }
+
+    /// Whether a call is an errand that follows upon itself if it fails. It may need groups of what
+    /// was given up, which must be cancelled before.
+    fn is_begun_anew(&self, id: CallId) -> bool {
+        let Some((_, errand, _)) = self.errands.get(&id) else { return false };
+        match errand {
+            Errand::Release(_) | Errand::ReleaseExclusive(_) | Errand::Recall | Errand::Renew => {
+                !self.mutation.is(Mutation::RepeatsAtOnce)
+            }
+            // There are pauses between two of these.
+            Errand::Grant(_)
+            | Errand::Sweep(..)
+            | Errand::List(..)
+            | Errand::Ahead { .. }
+            | Errand::Window { .. }
+            | Errand::GrantExclusive(_)
+            | Errand::Poll => false,
+        }
     }
 
     /// Calls that wait for a group which is cut off from now on are given up earlier; it is looked

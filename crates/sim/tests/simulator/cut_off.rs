@@ -48,6 +48,8 @@ pub struct Notes {
     pub session: Session,
     outputs: BTreeMap<CallId, session::Output>,
     answers: BTreeMap<u64, ReplyBody>,
+    /// So many requests the session has sent.
+    asked: u64,
 }
 
 impl Notes {
@@ -57,6 +59,7 @@ impl Notes {
         for effect in out.drain() {
             match effect {
                 Effect::Send { to, message: Message::Request(request) } => {
+                    self.asked += 1;
                     let command = Command::Request { connection: OF_SESSION, request };
                     stimuli.push(Stimulus::Command { to, command, after: MS });
                 }
@@ -111,8 +114,8 @@ impl Story {
         let of = topology.clone();
         let setup = setup(&topology, move |me| with(Node::new(of.clone(), me)));
         let session = Session::new(topology, RegionId(0), seed).with_mutation(bug);
-        let (outputs, answers) = (BTreeMap::new(), BTreeMap::new());
-        let mut world = World::new(seed, setup, Notes { session, outputs, answers });
+        let (outputs, answers, asked) = (BTreeMap::new(), BTreeMap::new(), 0);
+        let mut world = World::new(seed, setup, Notes { session, outputs, answers, asked });
         world.run_for(3000 * MS); // Each group has a primary.
         Story { world, vector: Vector::default(), requests: 0 }
     }
@@ -435,6 +438,47 @@ fn a_grant_that_waits_delays_no_release_and_no_expiry() {
             }
         });
     }
+}
+
+/// A look waits for a holder, and before that one is asked to let go, what was given up must be
+/// cancelled, also in the region that is cut off. The session asks for that in a loop of its own.
+#[test]
+fn what_a_session_needs_of_a_region_that_is_cut_off_is_asked_for_with_pauses() {
+    each_seed(0..5, |seed| asks_for_a_holder(seed, InSession::Correct));
+}
+
+#[test]
+fn a_session_that_asks_again_at_once_is_caught() {
+    let run = AssertUnwindSafe(|| asks_for_a_holder(0, InSession::RepeatsAtOnce));
+    assert!(std::panic::catch_unwind(run).is_err());
+}
+
+fn asks_for_a_holder(seed: u64, bug: InSession) {
+    let (mut story, holder) = (Story::with(seed, Limits::default(), bug), ClientId(77));
+    let (_, here, rename) = story.rename_across_a_cut(false);
+    let file = story.make(here, "f", Kind::File);
+    story.world.run_for(5000 * MS); // From now on all that goes to the region is refused.
+    let other = story.send(take_away(here, file));
+    let refused = story.told(other, SOON);
+    assert!(matches!(refused, Some(session::Output::GaveUp { .. })), "{refused:?}");
+    story.command(session::Command::Release(other));
+    for step in [CapStep::Renew, CapStep::GrantExclusive(vec![here.ino])] {
+        let held = story.step(holder, step);
+        let held = story.stepped(held, SOON);
+        assert!(matches!(held, Some(Ok(_))), "{held:?}");
+    }
+    story.requests += 1;
+    let (call, deadline) = (CallId(story.requests), story.world.now() + EVER);
+    let query = Query::Lookup { parent: here, name: "f".into() };
+    let before = story.world.owner.asked;
+    story.command(session::Command::Read { call, query, deadline });
+    assert!(story.told(call, 4000 * MS).is_none(), "it is held");
+    let asked = story.world.owner.asked - before;
+    assert!((4..=60).contains(&asked), "asked {asked} times in four seconds");
+    story.world.heal();
+    assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+    let told = story.told(call, CAP_LEASE * 2);
+    assert!(matches!(told, Some(session::Output::Answered { .. })), "{told:?}");
 }
 
 /// A step that asks for many would wait for what any of them waits for, and who changes the others
