@@ -308,6 +308,22 @@ impl Caps {
         (known.group == place.partition && (known.granted <= begun || early)).then_some(known)
     }
 
+    /// How much is kept of something, now that as much as there may be was counted: some of that
+    /// has gone since. If more than half is there, all of it goes, so that this is seldom.
+    pub(super) fn count_anew(
+        &mut self,
+        max: usize,
+        of: impl Fn(&Known) -> usize,
+        forget: impl Fn(&mut Known),
+    ) -> usize {
+        let kept: usize = self.known.values().map(of).sum();
+        if kept <= max / 2 {
+            return kept;
+        }
+        self.known.values_mut().for_each(forget);
+        0
+    }
+
     fn fill_name(&mut self, parent: Place, name: &Name, begun: u64, found: Option<Entry>) {
         let special = matches!(&name[..], b"." | b"..");
         let named = (parent.ino, name.clone());
@@ -337,8 +353,8 @@ impl Caps {
             return;
         }
         if self.bytes + len > BYTES_MAX {
-            self.known.values_mut().for_each(|known| known.extents.value = None);
-            self.bytes = 0;
+            let of = |known: &Known| known.extents.value.as_deref().map_or(0, inline);
+            self.bytes = self.count_anew(BYTES_MAX, of, |known| known.extents.value = None);
         }
         if let Some(known) = self.fillable(file, begun) {
             known.extents.fill(begun, extents.clone());

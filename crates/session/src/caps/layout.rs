@@ -129,12 +129,12 @@ impl Caps {
         let range = range.start..range.end.min(size);
         let parts = extents.iter().map(|(at, extent)| Some((*at, Part::of(extent)?)));
         let Some(parts) = parts.collect::<Option<Vec<_>>>() else { return };
-        if range.is_empty() || parts.len() > PARTS_MAX || self.busy.contains_key(&file.ino) {
+        if range.is_empty() || parts.len() > PARTS_MAX / 2 || self.busy.contains_key(&file.ino) {
             return;
         }
         if self.parts + parts.len() > PARTS_MAX {
-            self.known.values_mut().for_each(|known| known.layout.value = None);
-            self.parts = 0;
+            let of = |known: &Known| known.layout.value.as_ref().map_or(0, |of| of.parts.len());
+            self.parts = self.count_anew(PARTS_MAX, of, |known| known.layout.value = None);
         }
         let added = parts.len();
         if let Some(known) = self.fillable(file, begun) {

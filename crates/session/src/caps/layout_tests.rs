@@ -171,23 +171,39 @@ fn who_reads_on_in_a_long_file_comes_to_hold_it() {
     assert!(!asks([SIZE - 3..SIZE, SIZE - 2..SIZE, SIZE - 1..SIZE]), "so is the end of logs");
 }
 
-#[test]
-fn no_more_is_kept_than_there_may_be() {
-    let mut caps = holding(9);
-    let now = caps.begin_read();
+/// A quarter of the parts that there may be, and the range in which they lie.
+fn quarter() -> (Range<u64>, Vec<(u64, Extent)>) {
     let part = |at: u64| {
         let data = Data::Block { block: BlockId(at.into()), start: 0 };
         (at * 64, Extent { len: 64, data })
     };
     let parts: Vec<_> = (0..PARTS_MAX as u64 / 4).map(part).collect();
-    let kept = |caps: &Caps| {
-        let layouts = caps.known.values().filter_map(|known| known.layout.value.as_ref());
-        layouts.map(|layout| layout.parts.len()).sum::<usize>()
-    };
+    (0..parts.len() as u64 * 64, parts)
+}
+
+fn kept(caps: &Caps) -> usize {
+    let layouts = caps.known.values().filter_map(|known| known.layout.value.as_ref());
+    layouts.map(|layout| layout.parts.len()).sum()
+}
+
+#[test]
+fn no_more_is_kept_than_there_may_be() {
+    let mut caps = holding(9);
+    let (now, (range, parts)) = (caps.begin_read(), quarter());
     for number in 0..9 {
-        let range = 0..parts.len() as u64 * 64;
-        caps.fill_layout(NOW, (place(number), now), (range, SIZE), &parts);
+        caps.fill_layout(NOW, (place(number), now), (range.clone(), SIZE), &parts);
         assert!(kept(&caps) <= PARTS_MAX && kept(&caps) >= parts.len());
+    }
+}
+
+#[test]
+fn parts_that_have_gone_do_not_count() {
+    let mut caps = holding(2);
+    let (now, (range, parts)) = (caps.begin_read(), quarter());
+    caps.fill_layout(NOW, (place(1), now), (0..64, SIZE), &parts[..1]);
+    for _ in 0..9 {
+        caps.fill_layout(NOW, (place(0), now), (range.clone(), SIZE), &parts);
+        assert_eq!(kept(&caps), parts.len() + 1, "each reading takes the place of the last");
     }
 }
 

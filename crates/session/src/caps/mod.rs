@@ -101,7 +101,8 @@ pub(crate) struct Caps {
     alone: Alone,
     /// What a window showed before it was held, for a planted bug.
     seen_before: BTreeMap<Ino, Attributes>,
-    /// The bytes of files that were kept, those among them that have gone since.
+    /// The bytes of files that were kept since they were counted, and those that were there then:
+    /// some have gone.
     bytes: usize,
     /// The same of parts of blocks in [`layout`].
     parts: usize,
