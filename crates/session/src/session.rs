@@ -91,7 +91,7 @@ impl Session {
         let nodes = Nodes::new(topology, region);
         let by = ClientId(mix(mix(seed) ^ HOLDER));
         Session {
-            caps: Caps::new(by).holding_all_made(nodes.let_hold_made()),
+            caps: Caps::new(by).with_all_made_held(nodes.let_hold_made()),
             nodes,
             inquiries: Inquiries::default(),
             blocks: Blocks::default(),

@@ -78,7 +78,7 @@ pub(super) fn taken_from(result: &mut Result<Done, FsError>) -> Vec<Attributes> 
 
 impl Caps {
     /// The same, in a cluster that lets a client hold all that it makes, or only directories.
-    pub fn holding_all_made(mut self, all: bool) -> Caps {
+    pub fn with_all_made_held(mut self, all: bool) -> Caps {
         self.hold_all_that_is_made(all);
         self
     }

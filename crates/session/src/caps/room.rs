@@ -92,7 +92,7 @@ mod tests {
     const GO: usize = HELD_MAX / LET_GO;
 
     fn holding(count: usize) -> Caps {
-        let mut caps = Caps::new(ClientId(5)).holding_all_made(true);
+        let mut caps = Caps::new(ClientId(5)).with_all_made_held(true);
         caps.turn_on();
         caps.extend(NOW, US, NOW);
         for number in 0..count as u64 {

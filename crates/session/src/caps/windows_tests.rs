@@ -32,7 +32,7 @@ fn attributes(ino: Ino) -> Attributes {
 
 /// Of a client that holds the directory and knows its names.
 fn holding() -> Caps {
-    let mut caps = Caps::new(ClientId(5)).holding_all_made(true);
+    let mut caps = Caps::new(ClientId(5)).with_all_made_held(true);
     caps.turn_on();
     caps.extend(NOW, US, NOW);
     caps.hold(NOW, DIRECTORY);
