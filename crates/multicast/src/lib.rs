@@ -109,6 +109,7 @@ pub use process::PrimCast;
 pub use protocol::Protocol;
 pub use record::Record;
 pub use state::epochs::Role;
+pub use state::fences::Parts;
 pub use state::members::{Config, Members};
 pub use state::retransmission::Timer;
 pub use state::{clocks, done};

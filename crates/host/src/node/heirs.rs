@@ -13,16 +13,13 @@ use meridian_cluster::Topology;
 use meridian_cluster::lost::LostRegion;
 use meridian_core::{Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
 use meridian_fs::vote::Vote;
-use meridian_multicast::{Command, Config, Fence};
+use meridian_multicast::{Command, Config, Fence, Parts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// After how long a report that is missing is asked for again.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// How much of a report travels in one message, in bytes.
-const PART: usize = 512 << 10;
 
 /// What this node is to inherit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,8 +44,7 @@ pub struct Inheritance {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Gathering {
     fence: Fence,
-    /// By reporter, and whether that is all.
-    parts: BTreeMap<ProcessId, (Vec<u8>, bool)>,
+    parts: Parts,
     asked: Option<Time>,
 }
 
@@ -77,23 +73,14 @@ impl Heirs {
 }
 
 impl Gathering {
-    /// How much of the report of `process` is here; `None` if it is complete.
-    fn offset(&self, process: ProcessId) -> Option<u64> {
-        match self.parts.get(&process) {
-            Some((_, true)) => None,
-            Some((bytes, false)) => Some(bytes.len() as u64),
-            None => Some(0),
-        }
-    }
-
     /// The votes in all reports together, once they are complete and none is damaged.
     fn votes(&self, early: bool) -> Option<BTreeMap<MessageId, Vote>> {
         let mut reporters = self.fence.reporters.iter();
-        if !early && reporters.any(|process| self.offset(*process).is_some()) {
+        if !early && reporters.any(|process| self.parts.offset(*process).is_some()) {
             return None;
         }
         let mut all = BTreeMap::new();
-        for (bytes, _) in self.parts.values().filter(|(_, complete)| *complete) {
+        for bytes in self.parts.complete() {
             all.extend(votes_of_report(bytes)?);
         }
         Some(all)
@@ -136,7 +123,7 @@ impl Node {
             if lost.heirs.contains(&self.me) && !lost.nodes.contains(&self.me) && !begun {
                 self.heirs.gathering.entry(lost.group).or_insert_with(|| Gathering {
                     fence: fence_of(lost),
-                    parts: BTreeMap::new(),
+                    parts: Parts::default(),
                     asked: None,
                 });
                 self.gather(now, lost.group, out);
@@ -169,7 +156,7 @@ impl Node {
     /// Asks a reporter for what is missing of its report on `group`.
     fn want_votes(&mut self, now: Time, group: GroupId, of: ProcessId, out: &mut Outbox<Self>) {
         let Some(gathering) = self.heirs.gathering.get(&group) else { return };
-        let Some(offset) = gathering.offset(of) else { return };
+        let Some(offset) = gathering.parts.offset(of) else { return };
         let number = gathering.fence.config.number;
         if of.node != self.me {
             let wanted = Message::VotesWanted { of: group, number, by: of.group, offset };
@@ -188,8 +175,7 @@ impl Node {
         offset: u64,
     ) -> Option<VotesPart> {
         let report = self.replicas.get(&by)?.report_on(of, number)?;
-        let from = usize::try_from(offset).ok().filter(|from| *from < report.len())?;
-        let bytes = report.slice(from..report.len().min(from + PART));
+        let bytes = Parts::part(report, offset)?;
         let total = report.len() as u64;
         Some(VotesPart { of, number, from: by, offset, bytes, total })
     }
@@ -207,14 +193,10 @@ impl Node {
         let Some(gathering) = self.heirs.gathering.get_mut(&of) else { return };
         let Fence { config, reporters, .. } = &gathering.fence;
         let counts = config.number == number && reporters.contains(&process);
-        if !counts || gathering.offset(process) != Some(offset) {
-            return;
+        if counts && gathering.parts.add(process, offset, &bytes, total) {
+            self.want_votes(now, of, process, out);
+            self.begin(now, of, out);
         }
-        let (held, complete) = gathering.parts.entry(process).or_default();
-        held.extend_from_slice(&bytes);
-        *complete = held.len() as u64 >= total;
-        self.want_votes(now, of, process, out);
-        self.begin(now, of, out);
     }
 
     /// As an heir that has all reports: begins.

@@ -41,7 +41,7 @@ use crate::process::PrimCast;
 use crate::record::{Record, State};
 use crate::state::clocks::quorum;
 use crate::state::epochs::Role;
-use crate::state::fences::{Estate, Inheritance, Report, Reported, Seal};
+use crate::state::fences::{Estate, Inheritance, Parts, Report, Reported, Seal};
 use crate::state::log::Log;
 use crate::state::members::Config;
 use crate::state::retransmission::RETRY;
@@ -217,7 +217,9 @@ impl PrimCast {
         self.seal(fence, out);
         let seal = self.fences.seals.get(group);
         let seal = seal.filter(|seal| seal.fence.config.number == *number);
-        if let Some((seal, bytes)) = seal.and_then(|seal| Some((seal, seal.part(*offset)?))) {
+        if let Some((seal, bytes)) =
+            seal.and_then(|seal| Some((seal, Parts::part(&seal.report, *offset)?)))
+        {
             let (group, number, offset) = (*group, *number, *offset);
             let total = seal.report.len() as u64;
             let part = ReportPart { group, number, offset, bytes, total };
@@ -235,7 +237,7 @@ impl PrimCast {
         let ReportPart { group, number, offset, bytes, total } = part;
         let ours = *group == self.me.group && self.fences.number(*group) == Some(*number);
         let Some(inheritance) = self.fences.inheritance.as_mut().filter(|_| ours) else { return };
-        if inheritance.add(from, *offset, bytes, *total) {
+        if inheritance.parts.add(from, *offset, bytes, *total) {
             self.want_report(from, out);
             self.inherit(now, out);
         }
@@ -244,7 +246,7 @@ impl PrimCast {
     /// As an heir: asks a reporter for what is missing of its report.
     fn want_report(&self, from: ProcessId, out: &mut Outbox<Self>) {
         let Some(seal) = self.fences.seals.get(&self.me.group) else { return };
-        let offset = self.fences.inheritance.as_ref().and_then(|reports| reports.offset(from));
+        let offset = self.fences.inheritance.as_ref().and_then(|all| all.parts.offset(from));
         if let Some(offset) = offset.filter(|_| seal.fence.reporters.contains(&from)) {
             let wanted = ReportWanted { fence: seal.fence.clone(), offset };
             out.send(from, FenceMessage::ReportWanted(wanted).into());
@@ -268,7 +270,8 @@ impl PrimCast {
         let Some(seal) = self.fences.seals.get(&self.me.group) else { return };
         let Some(inheritance) = &self.fences.inheritance else { return };
         let reporters = seal.fence.reporters.iter();
-        let missing = reporters.filter(|process| inheritance.offset(**process).is_some()).count();
+        let missing =
+            reporters.filter(|process| inheritance.parts.offset(**process).is_some()).count();
         let all = seal.fence.reporters.len();
         let majority = self.planted.is(Mutation::InheritsFromMajority);
         if missing > if majority { all - quorum(all) } else { 0 } {

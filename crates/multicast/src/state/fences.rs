@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How much of a report travels in one message, in bytes.
-pub(crate) const REPORT_PART: usize = 512 << 10;
+const PART: usize = 512 << 10;
 
 /// What this process is sealed by, by group.
 pub(crate) type Seals = BTreeMap<GroupId, Seal>;
@@ -59,10 +59,14 @@ pub(crate) struct Fences {
 /// Reports under way to an heir.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Inheritance {
-    parts: BTreeMap<ProcessId, (Vec<u8>, bool)>,
+    pub parts: Parts,
     /// When they were last asked for.
     pub asked: Option<Time>,
 }
+
+/// Reports that come in parts: of each reporter so many bytes, and whether that is all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Parts(BTreeMap<ProcessId, (Vec<u8>, bool)>);
 
 impl Fences {
     /// The configuration of the heirs of `group`, if it was fenced.
@@ -108,44 +112,50 @@ impl Fences {
 }
 
 impl Seal {
-    /// A part of the report, from a byte on; `None` if there is no report any more, or no such byte
-    /// in it.
-    pub fn part(&self, offset: u64) -> Option<Bytes> {
-        let from = usize::try_from(offset).ok().filter(|from| *from < self.report.len())?;
-        Some(self.report.slice(from..self.report.len().min(from + REPORT_PART)))
-    }
-
     /// The report, if it is still needed.
     pub fn decode(&self) -> Option<Report> {
         postcard::from_bytes(&self.report).ok()
     }
 }
 
-impl Inheritance {
+impl Parts {
+    /// The part of a report that begins with that byte; `None` if there is no such byte in it.
+    pub fn part(report: &Bytes, offset: u64) -> Option<Bytes> {
+        let from = usize::try_from(offset).ok().filter(|from| *from < report.len())?;
+        Some(report.slice(from..report.len().min(from + PART)))
+    }
+
     /// How much of the report of `process` is here; `None` if it is complete.
     pub fn offset(&self, process: ProcessId) -> Option<u64> {
-        match self.parts.get(&process) {
+        match self.0.get(&process) {
             Some((_, true)) => None,
             Some((bytes, false)) => Some(bytes.len() as u64),
             None => Some(0),
         }
     }
 
-    /// A part has come; whether it was the next one.
+    /// A part has come, of a report that is `total` bytes long; whether it was the next one.
     pub fn add(&mut self, from: ProcessId, offset: u64, bytes: &[u8], total: u64) -> bool {
         let next = self.offset(from) == Some(offset);
         if next {
-            let (held, complete) = self.parts.entry(from).or_default();
+            let (held, complete) = self.0.entry(from).or_default();
             held.extend_from_slice(bytes);
             *complete = held.len() as u64 >= total;
         }
         next
     }
 
+    /// The reports that are complete.
+    pub fn complete(&self) -> impl Iterator<Item = &[u8]> {
+        let complete = self.0.values().filter(|(_, complete)| *complete);
+        complete.map(|(bytes, _)| &bytes[..])
+    }
+}
+
+impl Inheritance {
     /// The complete reports; `None` if one of them is damaged.
     pub fn reports(&self) -> Option<Vec<Report>> {
-        let complete = self.parts.values().filter(|(_, complete)| *complete);
-        complete.map(|(bytes, _)| postcard::from_bytes(bytes).ok()).collect()
+        self.parts.complete().map(|bytes| postcard::from_bytes(bytes).ok()).collect()
     }
 }
 
