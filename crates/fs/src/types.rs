@@ -223,7 +223,8 @@ pub struct Entry {
 
 impl Entry {
     /// What is shown where it leads, once that was lost with its region: nobody may do anything
-    /// with it but remove the name.
+    /// with it but remove the name. It is not empty: of an empty file a kernel reads nothing, so
+    /// that a copy of it would succeed.
     pub fn lost(&self) -> Attributes {
         Attributes { size: 1, ..Attributes::bare(self.place, self.kind) }
     }
