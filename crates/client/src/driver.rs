@@ -314,6 +314,13 @@ impl Driver {
         session.holds(now, query)
     }
 
+    /// See [`Session::would_keep`].
+    pub fn would_keep(&self, parent: Place, name: &Name) -> Option<Place> {
+        let mut session = lock(&self.session);
+        let now = self.time();
+        session.would_keep(now, (parent, name))
+    }
+
     /// Whether something is still to be released.
     pub fn is_letting_go(&self) -> bool {
         lock(&self.session).is_letting_go()

@@ -87,8 +87,20 @@ impl Files {
             return false;
         }
         let parent = self.place_of(parent);
-        let is_plain = self.open_inode(child.ino).is_none() && !self.client.has_quota(child);
-        is_plain && self.client.driver().begin_removal(parent, name, child, now())
+        self.is_plain(child) && self.client.driver().begin_removal(parent, name, child, now())
+    }
+
+    /// Whether it is not open here, and counts against no quota.
+    fn is_plain(&self, place: Place) -> bool {
+        self.open_inode(place.ino).is_none() && !self.client.has_quota(place)
+    }
+
+    /// Whether a file that is made under that name would be kept back now; if the name leads to a
+    /// file, whether its removal would.
+    pub fn would_keep(&self, parent: Ino, name: &Name) -> bool {
+        let driver = self.client.driver();
+        let about = driver.would_keep(self.place_of(parent), name);
+        !driver.has_grant() && about.is_some_and(|about| self.is_plain(about))
     }
 
     /// Whether a name of that file was removed, and the nodes may not know yet.

@@ -282,18 +282,41 @@ impl Caps {
     ) -> bool {
         let may = self.may_keep(now, (parent, name), vector);
         let Some((directory, Some(entry))) = may else { return false };
-        if self.keeping_in(Some(&directory)) != Keeping::InOrder
-            || self.alone.order.is_suspended
-            || entry.place != child
-            || entry.kind == Kind::Directory
-            || child.partition != parent.partition
-            || self.alone.kept.contains_key(&child.ino)
-            || self.busy.contains_key(&child.ino)
-        {
-            return false;
+        let goes = entry.place == child && self.may_remove(&directory, &entry);
+        if goes {
+            self.keep(true, (parent, name), (child, None), time);
         }
-        self.keep(true, (parent, name), (child, None), time);
-        true
+        goes
+    }
+
+    /// Whether the removal of a name that leads there may be kept back in a directory of which
+    /// [`Caps::may_keep`] is true.
+    fn may_remove(&self, directory: &Attributes, entry: &Entry) -> bool {
+        let Entry { place, kind } = entry;
+        self.keeping_in(Some(directory)) == Keeping::InOrder
+            && !self.alone.order.is_suspended
+            && *kind != Kind::Directory
+            && place.partition == directory.place.partition
+            && !self.alone.kept.contains_key(&place.ino)
+            && !self.busy.contains_key(&place.ino)
+    }
+
+    /// What a change under that name would be about if it would be kept back now: the directory if
+    /// the name leads nowhere and a file is made, or the file that is there and is removed.
+    pub fn would_keep(
+        &mut self,
+        now: Time,
+        (parent, name): (Place, &Name),
+        vector: &Vector,
+    ) -> Option<Place> {
+        let (directory, entry) = self.may_keep(now, (parent, name), vector)?;
+        match entry {
+            None => {
+                let keeps = self.keeping_in(Some(&directory)) != Keeping::Nothing;
+                keeps.then_some(parent)
+            }
+            Some(entry) => self.may_remove(&directory, &entry).then_some(entry.place),
+        }
     }
 
     fn keep(

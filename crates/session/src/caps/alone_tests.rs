@@ -369,9 +369,13 @@ fn set_mode(caps: &mut Caps, own: Option<Durability>) {
     assert_eq!(shown.durability(), own);
 }
 
-/// What is kept back in a directory: new files, and removals.
+/// What is kept back in a directory: new files, and removals. It is what is told before.
 fn kept_in(caps: &mut Caps) -> (bool, bool) {
-    (make(caps, "new").is_some(), remove(caps, "one", one()))
+    let told = ["new", "one"]
+        .map(|text| caps.would_keep(NOW, (DIRECTORY, &name(text)), &Vector::default()));
+    let kept = (make(caps, "new").is_some(), remove(caps, "one", one()));
+    assert_eq!(told, [kept.0.then_some(DIRECTORY), kept.1.then_some(one())]);
+    kept
 }
 
 #[test]

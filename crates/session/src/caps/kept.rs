@@ -59,6 +59,13 @@ impl Session {
         self.caps.begin_removal(now, named, what, &self.vector)
     }
 
+    /// What a change under that name would be about if it would be kept back now: the directory in
+    /// which a file is made, or the file that is there and is removed. The owner must not have
+    /// that open.
+    pub fn would_keep(&mut self, now: Time, named: (Place, &Name)) -> Option<Place> {
+        self.caps.would_keep(now, named, &self.vector)
+    }
+
     /// The number of what was kept back last.
     pub fn last_kept(&self) -> u64 {
         self.caps.last_kept()
