@@ -5,6 +5,7 @@
 use crate::slowest::Slow;
 use meridian_client::timeline::{SlowUpdate, Timeline};
 use meridian_client::times::Way;
+use meridian_client::{Client, Durability};
 use meridian_core::MessageId;
 use meridian_fuse::Transport;
 use serde::Serialize;
@@ -22,6 +23,9 @@ pub const TIMES: &str = "user.meridian.times";
 /// With a name behind it: the attribute of a directory that tells whether a look at that name in it
 /// would be answered without asking a node.
 pub const HOLDS: &str = "user.meridian.holds.";
+/// With a name behind it: the attribute of a directory that tells whether a file that is made under
+/// that name in it would be kept back now (decision 104), or, if it leads to a file, its removal.
+pub const KEEPS: &str = "user.meridian.keeps.";
 /// The attribute that tells which calls took longest since it was read last, and of which paths, of
 /// all directories and files in the mount: JSON, of [`Slow`]s, for root and whose mount it is.
 pub const SLOWEST: &str = "user.meridian.slowest";
@@ -45,11 +49,16 @@ pub struct About {
     pub transport: String,
     /// The region that it is in, by name.
     pub region: String,
+    /// When what is done in it is durable, where a directory or file does not say; an earlier build
+    /// does not tell.
+    pub durability: Option<Durability>,
 }
 
 impl About {
-    pub(crate) fn new(cluster: u64, transport: Transport, region: String) -> About {
-        About { cluster, transport: transport.to_string(), region }
+    pub(crate) fn new(client: &Client, transport: Transport) -> About {
+        let (cluster, region) = (client.topology().cluster, client.region());
+        let durability = Some(client.durability());
+        About { cluster, transport: transport.to_string(), region, durability }
     }
 
     /// What that which is mounted at `at` says. Waits for it.
@@ -69,7 +78,8 @@ impl About {
         let word = |name: &str| value.split(' ').find_map(|word| word.strip_prefix(name));
         let cluster = word("cluster=")?.parse().ok()?;
         let (transport, region) = (word("transport=")?.into(), word("region=")?.into());
-        Some(About { cluster, transport, region })
+        let durability = word("durability=").and_then(Durability::of_word);
+        Some(About { cluster, transport, region, durability })
     }
 }
 
@@ -118,16 +128,26 @@ pub fn timeline_of(path: &Path, message: MessageId) -> io::Result<Timeline> {
 /// Whether the mount that the directory is in would answer a look at that name in it without asking
 /// a node; not if the name is so long that it cannot be asked for.
 pub fn holds(directory: &Path, name: &OsStr) -> bool {
-    let attribute = [OsStr::new(HOLDS), name].into_iter().collect::<OsString>();
+    is_so(directory, HOLDS, name)
+}
+
+/// Whether the mount that the directory is in would keep back now that a file of that name is made
+/// in it, or, if there is one, that it is removed; not if the name is too long to be asked for.
+pub fn keeps(directory: &Path, name: &OsStr) -> bool {
+    is_so(directory, KEEPS, name)
+}
+
+fn is_so(directory: &Path, what: &str, name: &OsStr) -> bool {
+    let attribute = [OsStr::new(what), name].into_iter().collect::<OsString>();
     let mut value = [0; 8];
     let length = rustix::fs::getxattr(directory, &attribute, &mut value[..]);
-    length.is_ok_and(|length| value[..length] == *held(true))
+    length.is_ok_and(|length| value[..length] == *yes_or_no(true))
 }
 
 /// Whether the attribute with this name tells of the mount: it cannot be set.
 pub(crate) fn is(attribute: &[u8]) -> bool {
     let whole = [NAME, TIMES, SLOWEST, UPDATES];
-    let begin = [HOLDS, TIMELINE];
+    let begin = [HOLDS, KEEPS, TIMELINE];
     whole.iter().any(|name| name.as_bytes() == attribute)
         || begin.iter().any(|name| attribute.starts_with(name.as_bytes()))
 }
@@ -138,8 +158,8 @@ pub(crate) fn message(attribute: &[u8]) -> Option<MessageId> {
     std::str::from_utf8(of).ok()?.parse().ok()
 }
 
-pub(crate) fn held(is_held: bool) -> &'static [u8] {
-    if is_held { b"1" } else { b"0" }
+pub(crate) fn yes_or_no(is_so: bool) -> &'static [u8] {
+    if is_so { b"1" } else { b"0" }
 }
 
 pub(crate) fn json<T: Serialize + ?Sized>(told: &T) -> Vec<u8> {
@@ -148,8 +168,9 @@ pub(crate) fn json<T: Serialize + ?Sized>(told: &T) -> Vec<u8> {
 
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let About { cluster, transport, region } = self;
-        write!(f, "cluster={cluster} transport={transport} region={region}")
+        let About { cluster, transport, region, durability } = self;
+        write!(f, "cluster={cluster} transport={transport} region={region}")?;
+        durability.map_or(Ok(()), |mode| write!(f, " durability={}", mode.word()))
     }
 }
 
@@ -161,11 +182,15 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         for transport in [Transport::Rings, Transport::Device] {
-            let about = About::new(77, transport, "us".into());
+            let transport = transport.to_string();
+            let durability = Some(Durability::Fsync);
+            let about = About { cluster: 77, transport, region: "us".into(), durability };
             assert_eq!(About::read(&about.to_string()), Some(about.clone()));
             let newer = format!("since=1970 {about}");
             assert_eq!(About::read(&newer), Some(about), "a newer build may say more");
         }
         assert_eq!(About::read("cluster=many transport=x"), None);
+        let older = About::read("cluster=7 transport=x region=us").unwrap();
+        assert_eq!((older.durability, &*older.region), (None, "us"), "it knows of no modes");
     }
 }

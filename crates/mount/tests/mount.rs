@@ -3,7 +3,7 @@
 
 mod world;
 
-use meridian_fs::{FsError, Update};
+use meridian_fs::{Durability, FsError, Update};
 use meridian_mount::about::{self, About};
 use meridian_mount::{Access, MountError, Transport, clear_stale, mount};
 use std::io::{BufRead, BufReader, Write};
@@ -44,8 +44,8 @@ async fn a_mount_says_how_requests_come_and_of_which_cluster_it_is() {
     .unwrap();
     let cluster = world.cluster.client("us").topology().cluster;
     let transport = world.mount.transport().to_string();
-    let region = "us".into();
-    assert_eq!(said.unwrap(), About { cluster, transport, region });
+    let (region, durability) = ("us".into(), Some(Durability::Close));
+    assert_eq!(said.unwrap(), About { cluster, transport, region, durability });
     assert_eq!(stored, Err(rustix::io::Errno::OPNOTSUPP), "nobody can say something else");
     world.mount.unmount().await.unwrap();
 }

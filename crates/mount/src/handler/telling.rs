@@ -19,8 +19,7 @@ impl Handler {
             && call.node == client.root().ino
             && let Some(kernel) = self.kernel.get()
         {
-            let (cluster, region) = (client.topology().cluster, client.region());
-            About::new(cluster, kernel.transport(), region).to_string().into_bytes()
+            About::new(client, kernel.transport()).to_string().into_bytes()
         } else if of == about::TIMES.as_bytes() {
             about::json(&client.times())
         } else if of == about::SLOWEST.as_bytes() {
@@ -35,7 +34,9 @@ impl Handler {
             self.tell_timeline(call, of, size);
             return None;
         } else if let Some(of) = of.strip_prefix(about::HOLDS.as_bytes()) {
-            about::held(self.files.holds(call.node, &name(of))).to_vec()
+            about::yes_or_no(self.files.holds(call.node, &name(of))).to_vec()
+        } else if let Some(of) = of.strip_prefix(about::KEEPS.as_bytes()) {
+            about::yes_or_no(self.files.would_keep(call.node, &name(of))).to_vec()
         } else {
             return Some(call);
         };
