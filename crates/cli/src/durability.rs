@@ -51,14 +51,22 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// When what is done there is durable.
+/// When what is done there is durable, and what says so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown {
     /// The word for it.
     mode: &'static str,
-    /// Whether it has that itself; else it follows its mount.
+    /// Whether it has that itself, set or handed down; else it follows its mount.
     own: bool,
+    /// The path from which on all directories down to this one have that mode; or [`MOUNT`], or
+    /// [`DEFAULT`].
+    said_by: PathBuf,
 }
+
+/// What says so where nothing is set, and its mount was told another mode than the default.
+const MOUNT: &str = "mount";
+/// What says so where its mount has the mode that mounts have by default.
+const DEFAULT: &str = "default";
 
 /// The answer with `--json`.
 #[derive(Debug, Serialize)]
@@ -69,21 +77,45 @@ struct Report<'a> {
 }
 
 impl Shown {
-    /// From the value of [`DURABILITY`].
-    fn read(text: &str) -> Option<Shown> {
-        let (word, own) = match text.split_once(' ') {
-            Some((INHERIT, by_default)) => (by_default, false),
-            Some(_) => return None,
-            None => (text, true),
+    /// Of what has the first mode in `upwards`, or none of its own, in a mount with that mode. Then
+    /// come the directories above.
+    pub fn new(
+        upwards: impl IntoIterator<Item = (PathBuf, Option<Durability>)>,
+        mount: Durability,
+    ) -> Shown {
+        let mut upwards = upwards.into_iter().peekable();
+        let Some(own) = upwards.peek().and_then(|(_, own)| *own) else {
+            let says = if mount == Durability::default() { DEFAULT } else { MOUNT };
+            return Shown { mode: mount.word(), own: false, said_by: says.into() };
         };
-        Some(Shown { mode: Durability::of_word(word)?.word(), own })
+        let alike = upwards.take_while(|(_, mode)| *mode == Some(own));
+        let said_by = alike.last().expect("it has that mode itself").0;
+        Shown { mode: own.word(), own: true, said_by }
+    }
+
+    /// Where nothing is set in a mount with that mode.
+    pub fn of_mount(mount: Durability) -> Shown {
+        Shown::new([], mount)
+    }
+}
+
+/// The mode of its own and the one that counts, from the value of [`DURABILITY`].
+fn read(text: &str) -> Option<(Option<Durability>, Durability)> {
+    match text.split_once(' ') {
+        Some((INHERIT, mount)) => Some((None, Durability::of_word(mount)?)),
+        Some(_) => None,
+        None => Durability::of_word(text).map(|own| (Some(own), own)),
     }
 }
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = if self.own { "set here, or handed down" } else { "as its mount" };
-        write!(f, "{} ({whose})", self.mode)
+        let Shown { mode, own, said_by } = self;
+        match own {
+            true => write!(f, "{mode} (set at {})", said_by.display()),
+            false if said_by == Path::new(MOUNT) => write!(f, "{mode} (as its mount was told)"),
+            false => write!(f, "{mode} (the default of mounts)"),
+        }
     }
 }
 
@@ -138,12 +170,20 @@ pub fn shown(path: &Path) -> anyhow::Result<Option<Shown>> {
     if !may_have_mode(path) {
         return Ok(None);
     }
+    let (own, counts) = told(path)?;
+    let whole =
+        path.canonicalize().with_context(|| format!("cannot look at {}", path.display()))?;
+    let above = whole.ancestors().skip(1).map_while(|dir| Some((dir.into(), told(dir).ok()?.0)));
+    Ok(Some(Shown::new(std::iter::once((whole.clone(), own)).chain(above), counts)))
+}
+
+/// The mode of its own, and the one that counts, as its mount says.
+fn told(path: &Path) -> anyhow::Result<(Option<Durability>, Durability)> {
     let mut value = [0; 64];
     match rustix::fs::getxattr(path, DURABILITY, &mut value) {
         Ok(len) => {
             let text = String::from_utf8_lossy(&value[..len]);
-            let strange = || format!("{}: its mount says {text:?}", path.display());
-            Shown::read(&text).map(Some).with_context(strange)
+            read(&text).with_context(|| format!("{}: its mount says {text:?}", path.display()))
         }
         Err(Errno::NODATA) => bail!(
             "{}: its mount is of a version that knows of no modes of directories. Mount it anew",
@@ -158,19 +198,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_shown() {
-        for mode in ["sync", "close", "fsync"] {
-            let wanted: Wanted = mode.parse().unwrap_or(Wanted(None));
-            assert_eq!(wanted.to_string(), mode);
-            let own = Shown::read(mode).map(|shown| shown.to_string());
-            assert_eq!(own, Some(format!("{mode} (set here, or handed down)")));
-            let inherited = Shown::read(&format!("inherit {mode}")).map(|shown| shown.to_string());
-            assert_eq!(inherited, Some(format!("{mode} (as its mount)")));
+    fn what_is_set_is_read() {
+        for mode in Durability::ALL {
+            let word = mode.word();
+            assert_eq!(word.parse(), Ok(Wanted(Some(mode))));
+            assert_eq!(read(word), Some((Some(mode), mode)));
+            assert_eq!(read(&format!("inherit {word}")), Some((None, mode)));
         }
         assert_eq!("inherit".parse(), Ok(Wanted(None)));
         assert!("never".parse::<Wanted>().is_err());
         for strange in ["", "inherit", "never", "inherit never", "fsync close"] {
-            assert_eq!(Shown::read(strange), None, "{strange}");
+            assert_eq!(read(strange), None, "{strange}");
         }
+    }
+
+    #[test]
+    fn what_says_so_is_the_highest_path_with_that_mode_or_the_mount() {
+        use Durability::{Close, Fsync, Sync};
+        let shown = |modes: &[Option<Durability>], mount| {
+            let paths = ["/m/us/a/b", "/m/us/a", "/m/us", "/m"].map(PathBuf::from);
+            Shown::new(paths.into_iter().zip(modes.iter().copied()), mount).to_string()
+        };
+        let handed_down = [Some(Fsync), Some(Fsync), None, Some(Fsync)];
+        assert_eq!(shown(&handed_down, Sync), "fsync (set at /m/us/a)");
+        assert_eq!(shown(&[Some(Sync), Some(Fsync)], Close), "sync (set at /m/us/a/b)");
+        assert_eq!(shown(&[Some(Close); 4], Sync), "close (set at /m)");
+        assert_eq!(shown(&[None, Some(Fsync)], Sync), "sync (as its mount was told)");
+        assert_eq!(shown(&[None, Some(Fsync)], Close), "close (the default of mounts)");
+        assert_eq!(Shown::of_mount(Fsync).to_string(), "fsync (as its mount was told)");
     }
 }

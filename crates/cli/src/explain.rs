@@ -1,5 +1,6 @@
 //! `meridian explain`: how a command on files would be executed, by whom, and how long that takes.
 
+mod durable;
 mod intent;
 mod measure;
 
@@ -8,6 +9,7 @@ use crate::cluster::Of;
 use crate::{cluster, configuration, output};
 use anyhow::{Context, ensure};
 use clap::Args;
+use durable::Durable;
 use intent::{Intent, Located, Wanted};
 use meridian_client::plan::Asked;
 use meridian_client::{Client, ClientOptions, Files};
@@ -43,6 +45,13 @@ gives, unless the mount holds these now: it does while it uses a directory and n
 it, but not right after a change of its own that other groups ordered, too. What a mount holds it
 answers at once: `stat` then asks nobody. Who else holds what is changed must let go first: a round
 trip to it, or 6 seconds if it is dead.
+
+It tells when what is done is durable, by which mode, and what says so: a directory, the mount, or
+that nothing is set (`meridian fs durability`). Where the mode is `fsync`, files are made, closed
+and removed without waiting for any node while the mount holds their directory exclusively; what
+then comes when it is sent is in the table. Whatever else is done in that placement first waits for
+that, a round more. To look has the mount send what it keeps back in the directories named, and hold
+them no more for a second: so files that are made or removed just after do wait.
 
 Examples:
   meridian explain mv meridian/us/report meridian/eu/
@@ -106,8 +115,11 @@ struct Report {
     update: Option<&'static str>,
     parts: Vec<Part>,
     steps: Vec<Step>,
-    /// How long it takes, with the looks that the mount must make now.
+    /// How long it takes, with the looks that the mount must make now. What is kept back takes
+    /// nothing but these.
     expected_ms: f64,
+    /// When what is done is durable, and what says so.
+    durability: Durable,
     /// What comes before, one after the other.
     looks: Vec<Look>,
     /// None if it was not asked for in this mount yet.
@@ -140,7 +152,9 @@ async fn explain(args: &ExplainArgs, at: &[Located]) -> anyhow::Result<Report> {
         first.root.display()
     );
     let options = ClientOptions::new(first.about.region.as_str());
-    let options = ClientOptions { security: newest.security.clone(), plans: true, ..options };
+    let security = newest.security.clone();
+    let durability = first.about.durability.unwrap_or_default();
+    let options = ClientOptions { security, durability, plans: true, ..options };
     let client = Client::connect(newest.topology.clone(), &options)?;
     let files = Files::new(client.clone());
     let wanted = args.intent.plan(&files, at).await?;
@@ -177,6 +191,7 @@ impl Teller<'_> {
             parts: Vec::new(),
             steps: Vec::new(),
             expected_ms: before,
+            durability: wanted.durable.clone(),
             looks,
             measured: None,
         };
@@ -225,8 +240,10 @@ impl Teller<'_> {
             what: what(step.milestone),
         }));
         let groups: Vec<_> = forecast.parts.iter().map(|part| self.group(part.group)).collect();
-        let expected_ms = empty.expected_ms + ms(begin + forecast.total);
-        let measured = self.took(update.name(), &groups);
+        // What is kept back is told to nobody before the call returns, and is counted otherwise.
+        let waits = Some(begin + forecast.total).filter(|_| !empty.durability.kept_back);
+        let expected_ms = empty.expected_ms + ms(waits.unwrap_or_default());
+        let measured = waits.and_then(|_| self.took(update.name(), &groups));
         let (mode, update, parts) = (update.mode(), Some(update.name()), parts.collect());
         Ok(Report { mode, update, parts, steps, expected_ms, measured, ..empty })
     }
@@ -310,7 +327,8 @@ impl Report {
             false => format!(", by {}", groups.join(" + ")),
         };
         let (mode, expected) = (self.mode.name(), time(self.expected_ms));
-        let mut text = format!("{}: {mode}{by}, about {expected}\n\n", self.command);
+        let mut text = format!("{}: {mode}{by}, about {expected}\n", self.command);
+        text.push_str(&format!("{}\n\n", self.durability));
         let before: Vec<_> = self.looks.iter().filter(|look| !look.held).collect();
         if !before.is_empty() {
             let look = |look: &&Look| {
@@ -331,6 +349,9 @@ impl Report {
             let region = part.primary_region.clone().unwrap_or("-".into());
             vec![part.group.clone(), part.asked.clone(), primary, region]
         });
+        if self.durability.kept_back {
+            text.push_str("The mount keeps it back and answers at once. When it is sent:\n\n");
+        }
         text.push_str(&output::table(&["group", "node asked", "primary", "in"], parts));
         let steps = self.steps.iter().map(|step| {
             vec![time(step.after_ms), step.group.clone(), step.node.clone(), step.what.into()]

@@ -50,7 +50,8 @@ damaged, and those at nodes that do not answer, as the other nodes counted them 
 
 Of mounts on this machine is told how the kernel's requests come to them: by io_uring where Linux
 (6.14 and later) offers that when they are mounted, else by /dev/fuse. Root has it offer that by
-`echo Y > /sys/module/fuse/parameters/enable_uring`.
+`echo Y > /sys/module/fuse/parameters/enable_uring`. And when what is done in them is durable, where
+no directory says otherwise: `meridian fs where PATH` tells it of a path.
 
 Between regions, and in each, is told how long it takes from a node of the one (row) to one of the
 other (column) and back: what servers need to answer counts, too. With ! are those of which nodes

@@ -307,7 +307,9 @@ fn a_killed_mount_leaves_what_each_directory_has_promised() {
     assert_first_part(&us.join("build"), &all, promised.max(half));
     assert_eq!(mode(&room, &us.join("build"), None), own("fsync"), "for all mounts");
     let found = room.run(&["fs", "where", us.join("build").to_str().unwrap()]);
-    assert!(found.stdout.contains("durable   fsync (set here, or handed down)"), "{found:?}");
+    let said_by = us.join("build").canonicalize().unwrap();
+    let line = format!("durable   fsync (set at {})", said_by.display());
+    assert!(found.stdout.contains(&line), "{found:?}");
     assert_eq!(mode(&room, &us.join("build"), Some("inherit")), ("close".into(), false));
     let path = us.join("build");
     let unknown = room.run(&["fs", "durability", path.to_str().unwrap(), "never"]);

@@ -6,6 +6,7 @@
 mod harness;
 
 use harness::{Room, Running, eventually};
+use meridian_mount::about::{holds, keeps};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -123,6 +124,68 @@ fn a_command_does_what_was_explained_and_takes_about_as_long() {
     assert_eq!(measured["count"], BEFORE + TIMES, "as the mount itself has counted: {measured}");
     assert!(measured["p50_ms"].as_f64().unwrap() > RTT_MS, "{measured}");
     assert_eq!(told["update"].take(), "unlink");
+    lab.demo.stop();
+    lab.room.assert_clean();
+}
+
+/// Does that with names of a directory, one after the other, until the mount has kept it back often
+/// without asking anybody, and it is explained so; answers what was explained of the next name.
+fn until_kept_back(lab: &Lab, command: &str, each: impl Fn(&Path)) -> Value {
+    let dir = lab.at("b/x/deep");
+    let (mut number, mut took, mut told) = (0, Vec::new(), Value::Null);
+    eventually("it is kept back", || {
+        let name = number.to_string();
+        let kept = keeps(&dir, name.as_ref()) && holds(&dir, name.as_ref());
+        let begun = Instant::now();
+        each(&dir.join(&name));
+        took.extend(kept.then(|| begun.elapsed().as_secs_f64() * 1e3));
+        number += 1;
+        if took.len() >= TIMES {
+            told = lab.explain(&[command, &format!("mnt/b/x/deep/{number}")]);
+        }
+        told["durability"]["kept_back"] == true
+    });
+    took.sort_by(f64::total_cmp);
+    let median = took[took.len() / 2];
+    assert!(median < RTT_MS / 2.0, "{command} waits for nobody: {took:?}");
+    let looks = told["looks"].as_array().unwrap().iter().filter(|look| look["held"] == false);
+    let looked: f64 = looks.map(|look| look["takes_ms"].as_f64().unwrap()).sum();
+    let waits = told["expected_ms"].as_f64().unwrap() - looked;
+    assert!(waits.abs() < 0.001, "for nothing but looks: {told}");
+    let last = told["steps"].as_array().unwrap().last().unwrap();
+    assert!(last["after_ms"].as_f64().unwrap() > RTT_MS / 2.0, "it comes later: {told}");
+    told
+}
+
+/// Below a directory that is as a local disk files are made and removed at once, and whoever asks
+/// is told so, and which directory says it.
+#[test]
+fn what_is_kept_back_is_explained_as_such() {
+    let lab = Lab::start();
+    let told = lab.explain(&["create", "mnt/b/x/new"]);
+    let mode = &told["durability"];
+    assert_eq!((&mode["mode"], &mode["said_by"]), (&json!("close"), &json!("default")), "{told}");
+    assert_eq!((&mode["own"], &mode["kept_back"]), (&json!(false), &json!(false)), "{told}");
+    assert!(told["expected_ms"].as_f64().unwrap() > RTT_MS / 2.0, "its close waits: {told}");
+    let set = lab.room.run(&["fs", "durability", "mnt/b/x", "fsync"]);
+    assert!(set.status.success(), "{set:?}");
+    let (said_by, deep) = (lab.at("b/x").canonicalize().unwrap(), lab.at("b/x/deep"));
+    fs::create_dir(&deep).unwrap();
+    let created = until_kept_back(&lab, "create", make);
+    let mode = &created["durability"];
+    assert_eq!((&mode["mode"], &mode["own"]), (&json!("fsync"), &json!(true)), "{created}");
+    assert_eq!(mode["said_by"], said_by.to_str().unwrap(), "{created}");
+    assert_eq!((&created["update"], &created["measured"]), (&json!("create"), &Value::Null));
+    let there = fs::read_dir(&deep).unwrap().count();
+    (there..300).for_each(|number| make(&deep.join(number.to_string())));
+    File::open(&deep).unwrap().sync_all().unwrap();
+    let removed = until_kept_back(&lab, "rm", |path| fs::remove_file(path).unwrap());
+    assert_eq!(removed["update"], "unlink", "{removed}");
+    let people = lab.room.run(&["explain", "mkdir", "mnt/b/x/deep/dir"]);
+    let line = format!("durable by fsync (set at {}): when the call returns", said_by.display());
+    assert!(people.stdout.contains(&line), "{people:?}");
+    let mounted = lab.room.run(&["status"]);
+    assert!(mounted.stdout.contains("close (the default of mounts)"), "{mounted:?}");
     lab.demo.stop();
     lab.room.assert_clean();
 }

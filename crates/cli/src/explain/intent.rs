@@ -1,17 +1,18 @@
 //! Commands on files, and the calls of a mount that they lead to.
 
+use super::durable::Durable;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::Subcommand;
 use meridian_client::files::OpenMode;
 use meridian_client::files::names::Named;
 use meridian_client::plan::Asked;
-use meridian_client::{ClientError, Files};
+use meridian_client::{ClientError, Durability, Files};
 use meridian_core::GroupId;
 use meridian_fs::operation::{NewNode, RenameMode};
 use meridian_fs::types::Attributes;
 use meridian_fs::{FsError, Ino, Kind};
-use meridian_mount::about::About;
+use meridian_mount::about::{self, About};
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -59,7 +60,8 @@ pub enum Intent {
         /// The file; `touch` sets its times afterwards, which takes as long again
         file: PathBuf,
     },
-    /// Write to a file: `write` returns at once, this is what `fsync` or `close` take
+    /// Write to a file: this is what `fsync` or `close` take, as `write` returns at once; or what
+    /// `write` takes where the mode is `sync`
     Write {
         /// The file
         file: PathBuf,
@@ -103,6 +105,8 @@ pub struct Located {
     names: Vec<OsString>,
     /// Whether the mount would answer a look at the last name without asking a node.
     held: bool,
+    /// Whether it would keep back now that a file of the last name is made, or removed.
+    keeps: bool,
 }
 
 /// A question about a name.
@@ -121,6 +125,8 @@ pub struct Wanted {
     pub looks: Vec<Look>,
     /// For what it is about.
     pub asked: Vec<Asked>,
+    /// When what it does is durable.
+    pub durable: Durable,
 }
 
 impl fmt::Display for Intent {
@@ -153,16 +159,16 @@ impl Located {
             }
             None => path.canonicalize().with_context(cannot)?,
         };
-        // Not at the path itself first: the mount would hold its name then.
-        let held = whole
-            .parent()
-            .zip(whole.file_name())
-            .is_some_and(|(dir, name)| meridian_mount::about::holds(dir, name));
+        // Not at the path itself first: the mount would hold its name then. And who looks has what
+        // is kept back sent.
+        let named = whole.parent().zip(whole.file_name());
+        let keeps = named.is_some_and(|(dir, name)| about::keeps(dir, name));
+        let held = named.is_some_and(|(dir, name)| about::holds(dir, name));
         for root in whole.ancestors().skip(1).chain([&*whole]) {
             if let Ok(about) = About::of(root) {
                 let names = whole.strip_prefix(root).unwrap_or(Path::new("")).iter();
                 let names = names.map(OsString::from).collect();
-                return Ok(Located { root: root.into(), about, names, held });
+                return Ok(Located { root: root.into(), about, names, held, keeps });
             }
         }
         bail!("{} is in no Meridian mount of this build", path.display())
@@ -217,6 +223,7 @@ impl Intent {
             [to] => Some(walk.along_into(to, &first).await.with_context(|| self.refused())?),
             _ => None,
         };
+        let durable = self.durable(files.client().durability(), &at[0], (&first, second.as_ref()));
         let mut looks = walk.looks;
         if let Intent::Read { .. } = self {
             // Programs ask for the attributes of what they have opened, before they read it.
@@ -238,7 +245,32 @@ impl Intent {
             }));
             asked.retain(|asked| !matches!(asked, Asked::Look(_)));
         }
-        Ok(Wanted { looks, asked })
+        Ok(Wanted { looks, asked, durable })
+    }
+
+    /// By the mode of the directory that gets or loses a name, or of what is there.
+    fn durable(
+        &self,
+        mount: Durability,
+        at: &Located,
+        (first, second): (&End, Option<&End>),
+    ) -> Durable {
+        let end = second.unwrap_or(first);
+        let mut modes = end.modes.clone();
+        match self {
+            Intent::Mv { .. }
+            | Intent::Ln { .. }
+            | Intent::Rm { .. }
+            | Intent::Rmdir { .. }
+            | Intent::Mkdir { .. }
+            | Intent::Create { .. } => modes.truncate(end.directories),
+            Intent::Write { .. }
+            | Intent::Read { .. }
+            | Intent::Ls { .. }
+            | Intent::Stat { .. }
+            | Intent::Place { .. } => {}
+        }
+        Durable::new(self, modes, (mount, at.keeps))
     }
 
     fn refused(&self) -> String {
@@ -324,6 +356,10 @@ struct End {
     found: Option<Attributes>,
     /// Whether the mount would answer a look at the name without asking a node.
     held: bool,
+    /// The modes that are set from the root down to what is there.
+    modes: Vec<(PathBuf, Option<Durability>)>,
+    /// So many of them are of directories above the name.
+    directories: usize,
 }
 
 /// Looks at paths as a kernel does.
@@ -340,7 +376,10 @@ impl Walk<'_> {
             named: Named { parent: Ino::ROOT, name: Bytes::new() },
             found: Some(here),
             held: at.held,
+            modes: vec![(at.root.clone(), here.durability())],
+            directories: at.names.len(),
         };
+        let mut path = at.root.clone();
         for (index, name) in at.names.iter().enumerate() {
             let name = Bytes::from(name.clone().into_vec());
             let is_last = index + 1 == at.names.len();
@@ -359,7 +398,9 @@ impl Walk<'_> {
                 self.looks.extend(looks);
             }
             here = found.unwrap_or(here);
-            end = End { named: Named { parent, name }, found, held: at.held };
+            path.push(&at.names[index]);
+            end.modes.extend(found.map(|found| (path.clone(), found.durability())));
+            end = End { named: Named { parent, name }, found, ..end };
         }
         Ok(end)
     }
@@ -373,7 +414,7 @@ impl Walk<'_> {
         let name = std::ffi::OsStr::from_bytes(&from.named.name);
         let names = at.names.iter().cloned().chain([name.into()]).collect();
         let directory = at.names.iter().fold(at.root.clone(), |dir, name| dir.join(name));
-        let held = meridian_mount::about::holds(&directory, name);
+        let held = about::holds(&directory, name);
         self.along(&Located { names, held, ..at.clone() }).await
     }
 }

@@ -1,5 +1,6 @@
 //! Mounts of the cluster on this machine.
 
+use crate::durability::Shown;
 use crate::{mount, output};
 use meridian_mount::about::About;
 use serde::Serialize;
@@ -18,6 +19,9 @@ pub struct MountReport {
     pub region: Option<String>,
     /// How the kernel's requests come: `io_uring` or `/dev/fuse`.
     transport: Option<String>,
+    /// When what is done in it is durable, where a directory or file does not say; a mount of an
+    /// earlier build does not tell.
+    durability: Option<Shown>,
     /// Why it does not say so.
     error: Option<String>,
 }
@@ -71,11 +75,15 @@ pub fn say(dir: &Path) -> String {
 fn report(cluster: u64, dir: PathBuf, answer: Result<About, String>) -> Option<MountReport> {
     match answer {
         Ok(about) if about.cluster != cluster => None,
-        Ok(About { region, transport, .. }) => {
+        Ok(About { region, transport, durability, .. }) => {
             let (region, transport) = (Some(region), Some(transport));
-            Some(MountReport { dir, region, transport, error: None })
+            let durability = durability.map(Shown::of_mount);
+            Some(MountReport { dir, region, transport, durability, error: None })
         }
-        Err(error) => Some(MountReport { dir, region: None, transport: None, error: Some(error) }),
+        Err(error) => {
+            let (region, transport, durability, error) = (None, None, None, Some(error));
+            Some(MountReport { dir, region, transport, durability, error })
+        }
     }
 }
 
@@ -87,25 +95,33 @@ pub fn table(mounts: &[MountReport]) -> String {
     let rows = mounts.iter().map(|mount| {
         let error = || format!("unknown: {}", mount.error.as_deref().unwrap_or_default());
         let transport = mount.transport.clone().unwrap_or_else(error);
-        vec![mount.dir.display().to_string(), transport]
+        let durability = mount.durability.as_ref().map_or("-".into(), Shown::to_string);
+        vec![mount.dir.display().to_string(), transport, durability]
     });
-    output::table(&["mounted here at", "requests come by"], rows)
+    output::table(&["mounted here at", "requests come by", "durable by"], rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meridian_client::Durability;
 
     #[test]
     fn mounts_of_other_clusters_are_left_out_and_those_that_do_not_answer_are_not() {
-        let about =
-            |cluster| Ok(About { cluster, transport: "io_uring".into(), region: "us".into() });
+        let about = |cluster| {
+            let (transport, region) = ("io_uring".into(), "us".into());
+            Ok(About { cluster, transport, region, durability: Some(Durability::Fsync) })
+        };
         assert!(report(1, "/a".into(), about(2)).is_none());
         let dead = Err(io::Error::from(io::ErrorKind::NotConnected).to_string());
         let all = [(about(1), "/a"), (dead, "/b"), (Err("it does not answer".into()), "/c")];
         let all = all.map(|(answer, dir)| report(1, dir.into(), answer).unwrap());
         let text = table(&all);
-        for line in ["/a  io_uring", "/b  unknown: not connected", "/c  unknown: it does not"] {
+        for line in [
+            "/a  io_uring fsync (as its mount was told)",
+            "/b  unknown: not connected",
+            "/c  unknown: it does not",
+        ] {
             let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
             let lines = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "));
             assert!(lines.into_iter().any(|line| line.starts_with(&words)), "{line}: {text}");
