@@ -1,8 +1,11 @@
 //! `meridian fs durability`: when what is done in a directory, or with a file, is durable.
 
+mod below;
+
 use crate::fs::{not_here, placement_of};
 use crate::output;
 use anyhow::{Context, bail, ensure};
+use below::Below;
 use clap::Args;
 use meridian_client::Durability;
 use rustix::fs::XattrFlags;
@@ -26,6 +29,9 @@ pub struct DurabilityArgs {
     /// Without it tell which it has
     #[arg(value_name = "MODE")]
     mode: Option<Wanted>,
+    /// Give it to all directories and files below, too
+    #[arg(long, requires = "mode")]
+    recursive: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -74,6 +80,9 @@ struct Report<'a> {
     path: &'a Path,
     #[serde(flatten)]
     shown: Shown,
+    /// What is below, with `--recursive`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    below: Option<Below>,
 }
 
 impl Shown {
@@ -129,16 +138,23 @@ pub fn run(args: &DurabilityArgs) -> anyhow::Result<()> {
         || format!("{} is neither a directory nor a file: it has no mode", path.display());
     ensure!(may_have_mode(path), neither());
     placement_of(path)?; // It is in a mount.
+    ensure!(!args.recursive || path.is_dir(), "{} is not a directory", path.display());
+    let mut below = None;
     if let Some(wanted) = args.mode {
         let value = wanted.to_string();
         let set = rustix::fs::setxattr(path, DURABILITY, value.as_bytes(), XattrFlags::empty());
         set.map_err(|error| refusal(path, error))?;
+        below = args.recursive.then(|| below::set(path, wanted)).transpose()?;
     }
     let shown = shown(path)?.with_context(neither)?;
-    if args.json {
-        return output::print(&serde_json::to_string_pretty(&Report { path, shown })?);
-    }
-    output::print(&format!("{} {shown}", path.display()))
+    output::print(&match (args.json, &below) {
+        (true, _) => serde_json::to_string_pretty(&Report { path, shown, below })?,
+        (false, None) => format!("{} {shown}", path.display()),
+        (false, Some(below)) => format!("{} {shown}: {below}", path.display()),
+    })?;
+    let refused = below.map_or(0, |below| below.refused);
+    ensure!(refused == 0, "{refused} below it are somebody else's, and keep the mode they have");
+    Ok(())
 }
 
 fn refusal(path: &Path, error: Errno) -> anyhow::Error {

@@ -66,6 +66,11 @@ there already keeps its own, and so does what is moved elsewhere. Where nothing 
 each mount counts (`meridian mount --durability`); a directory's own goes before that. Only the
 owner and root may set it. A file that is open keeps what counted when it was opened.
 
+With --recursive what is there gets it, too, one after the other, each by an update of its own: it
+is told how far that is, it may be interrupted, and when it is run again it goes on. What others
+make meanwhile in directories below has the mode; what they move there may be missed. Exit status 1
+if something is somebody else's.
+
 sync: each call is durable when it returns. close: a file when it is closed or synced, names at
 once. fsync: as on a local disk, when a file or directory is synced, somebody else looks, or a
 second or two have passed, in the order in which it was done.
@@ -75,7 +80,7 @@ As an extended attribute it is user.meridian.durability.
 Examples:
   meridian fs durability meridian/us/build fsync
   meridian fs durability meridian/us/mail sync
-  find meridian/us/mail -type f -exec meridian fs durability {} sync \\;
+  meridian fs durability meridian/us/mail sync --recursive
   meridian fs durability meridian/us/build --json
   meridian fs durability meridian/us/build inherit")]
     Durability(DurabilityArgs),

@@ -341,3 +341,48 @@ fn directories_go_before_their_mount() {
     demo.stop();
     room.assert_clean();
 }
+
+/// Gives a mode to a directory and all below; answers how much that was.
+fn set_below(room: &Room, dir: &Path, mode: &str) -> [u64; 4] {
+    let dir = dir.to_str().unwrap();
+    let ended = room.run(&["fs", "durability", dir, mode, "--recursive", "--json"]);
+    assert!(ended.status.success(), "{ended:?}");
+    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    ["directories", "files", "had", "refused"].map(|of| told["below"][of].as_u64().unwrap())
+}
+
+/// What is there when a mode is set gets it if that is asked for, and what has it is left alone: so
+/// a run that was interrupted goes on. Links lead nowhere.
+#[test]
+fn a_mode_that_is_set_late_reaches_what_is_there() {
+    let room = Room::new();
+    let demo = room.demo();
+    let [top, outside] = ["top", "outside"].map(|name| demo.mount().join("us").join(name));
+    fs::create_dir_all(top.join("a/b/c")).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let dirs = [&*top, &top.join("a"), &top.join("a/b"), &top.join("a/b/c"), &*outside];
+    for dir in dirs {
+        fs::write(dir.join("file"), "x").unwrap();
+    }
+    std::os::unix::fs::symlink(&outside, top.join("link")).unwrap();
+    assert_eq!(mode(&room, dirs[2], Some("sync")), own("sync"), "another mode of its own");
+    assert_eq!(mode(&room, &top, Some("fsync")), own("fsync"));
+    assert_eq!(mode(&room, dirs[1], None), ("close".into(), false), "it was there before");
+    // As one that was interrupted has left it.
+    assert_eq!(mode(&room, dirs[1], Some("fsync")), own("fsync"));
+    assert_eq!(set_below(&room, &top, "fsync"), [2, 4, 1, 0]);
+    for dir in &dirs[..4] {
+        assert_eq!(mode(&room, dir, None), own("fsync"), "{}", dir.display());
+        assert_eq!(mode(&room, &dir.join("file"), None), own("fsync"), "{}", dir.display());
+    }
+    assert_eq!(mode(&room, &outside, None), ("close".into(), false));
+    assert_eq!(mode(&room, &outside.join("file"), None), ("close".into(), false));
+    assert_eq!(set_below(&room, &top, "fsync"), [0, 0, 7, 0], "there is nothing to do");
+    assert_eq!(set_below(&room, &top, "inherit"), [3, 4, 0, 0]);
+    assert_eq!(mode(&room, &dirs[3].join("file"), None), ("close".into(), false));
+    let file = top.join("file");
+    let refused = room.run(&["fs", "durability", file.to_str().unwrap(), "sync", "--recursive"]);
+    assert!(refused.stderr.contains("is not a directory"), "{refused:?}");
+    demo.stop();
+    room.assert_clean();
+}
