@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+#[path = "tidy/alarms.rs"]
+mod alarms;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/prose.rs"]

@@ -79,7 +79,7 @@ fn findings() -> Vec<String> {
 }
 
 /// The first cells of the rows under a heading.
-fn first_cells(page: &str, heading: &str) -> Vec<String> {
+pub(super) fn first_cells(page: &str, heading: &str) -> Vec<String> {
     let below = page.split(&format!("## {heading}\n")).nth(1).unwrap_or_default();
     let below = below.split("\n## ").next().unwrap_or_default();
     let rows = below.lines().filter(|line| line.starts_with("| `"));
