@@ -145,16 +145,19 @@ impl<M: Modify> Causal<M> {
         let sweeps = self.sweeps && self.replica.is_settled();
         let others = self.regions.topology().others(self.region);
         let followed = others.filter(|origin| sweeps || regions.is_there(*origin));
-        let last = merge_name(followed.map(upto).max().unwrap_or_default());
-        let noted =
-            self.noted_after(Timestamp::ZERO).map(|(ts, known)| (merge_name(ts), ts, known));
-        let noted = noted.take_while(|(name, ..)| *name <= last);
-        let everywhere = |(name, ts, known): (_, Timestamp, &Completion)| {
+        let points: Vec<_> = followed.map(|origin| (origin, upto(origin))).collect();
+        let windows = self.sweep.begin(points.into_iter(), sweeps);
+        let everywhere = |(ts, known): (Timestamp, &Completion)| {
             let origin =
                 noted_origin(&known.answer).filter(|origin| usize::from(origin.0) < REGIONS_MAX)?;
-            (ts <= upto(origin)).then_some(name)
+            (ts <= upto(origin)).then_some(merge_name(ts))
         };
-        let forgotten: Vec<_> = noted.filter_map(everywhere).collect();
+        let (mut looked, mut forgotten) = (0, Vec::new());
+        for (after, last) in windows {
+            let noted = self.noted_after(after).take_while(|(ts, _)| *ts <= last);
+            forgotten.extend(noted.inspect(|_| looked += 1).filter_map(everywhere));
+        }
+        self.sweep.end(looked);
         self.sweeps &= !sweeps;
         for name in forgotten {
             self.step_replica(now, Event::Command(hermes::Command::Forget(name)), out);

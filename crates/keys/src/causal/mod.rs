@@ -30,6 +30,7 @@
 //! | `merge` | updates that were made elsewhere |
 //! | `joining` | regions join and leave while all serve |
 //! | `lost` | what is kept of a region that is lost |
+//! | `sweep` | which of what is kept is looked at, whether all regions have it |
 //! | `taking` | sources come and go with the members of their group |
 //! | [`shard`] | what a thread of a server runs: the process, and what it says to the steward |
 //! | [`desk`] | requests of connections, each of which is a session |
@@ -48,6 +49,7 @@ pub mod node;
 mod read;
 pub mod regions;
 pub mod shard;
+mod sweep;
 mod taking;
 pub mod token;
 

@@ -8,6 +8,7 @@ use super::message::{Command, Message, Output, Record, Timer};
 use super::mutation::Mutation;
 use super::read::Reading;
 use super::regions::{Regions, node_of, number_of};
+use super::sweep::Sweep;
 use super::taking::Taking;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
 use meridian_eunomia::inbox::{Inbox, Name};
@@ -80,6 +81,8 @@ pub struct Causal<M> {
     pub(super) everywhere: Vector,
     /// Whether something of regions that are gone may be kept.
     pub(super) sweeps: bool,
+    /// What of the kept was looked at, whether all regions have it.
+    pub(super) sweep: Sweep,
     /// What is gathered of lost regions, and the rounds in which this one has all that is kept.
     pub(super) gathering: BTreeMap<RegionId, Gathering>,
     pub(super) settled: BTreeMap<RegionId, u64>,
@@ -125,6 +128,7 @@ impl<M: Modify> Causal<M> {
             copying: None,
             everywhere: Vector::default(),
             sweeps: true,
+            sweep: Sweep::default(),
             gathering: BTreeMap::new(),
             settled: BTreeMap::new(),
             wants_lease: false,
