@@ -176,4 +176,76 @@ mod tests {
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
+
+    /// What people read who run a cluster.
+    #[cfg(feature = "lab")]
+    const PAGES: [&str; 7] = [
+        "README.md",
+        "docs/tour.md",
+        "docs/setup.md",
+        "docs/security.md",
+        "docs/day-two.md",
+        "docs/breaks.md",
+        "docs/metrics.md",
+    ];
+
+    /// The calls of this program in what a shell is given, without comments.
+    #[cfg(feature = "lab")]
+    fn calls(text: &str) -> Vec<String> {
+        let lines = text.replace("\\\n", " ");
+        let lines = lines.lines().filter_map(|line| line.split(" #").next()).map(String::from);
+        let calls = lines.flat_map(|line| {
+            let parts = line.split(['&', '|', ';']).map(|part| part.trim());
+            let parts = parts.map(|part| part.trim_start_matches("target/release/").to_string());
+            parts.filter(|part| part.starts_with("meridian ")).collect::<Vec<_>>()
+        });
+        calls.collect()
+    }
+
+    /// The calls in a page, of its blocks, which must be whole, and in its text, where values may
+    /// be left out or stand for others; how many there are, and which of them would be refused.
+    #[cfg(feature = "lab")]
+    fn refused(page: &str) -> (usize, Vec<String>) {
+        use clap::error::ErrorKind;
+        let (mut count, mut refused) = (0, Vec::new());
+        let mut judge = |calls: Vec<String>, must_be_whole: bool| {
+            for call in calls {
+                let words = call.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
+                let fits = match Cli::try_parse_from(words).map_err(|error| error.kind()) {
+                    Ok(_) | Err(ErrorKind::DisplayHelp) => true,
+                    Err(ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) => false,
+                    Err(ErrorKind::ArgumentConflict) => false,
+                    Err(_) => !must_be_whole,
+                };
+                count += 1;
+                refused.extend((!fits).then_some(call));
+            }
+        };
+        for (at, part) in page.split("```").enumerate() {
+            match at % 2 {
+                0 => part.split('`').skip(1).step_by(2).for_each(|code| {
+                    judge(calls(&code.replace('\n', " ")), false);
+                }),
+                _ => judge(calls(part), true),
+            }
+        }
+        (count, refused)
+    }
+
+    #[cfg(feature = "lab")]
+    #[test]
+    fn the_commands_in_the_documents_are_understood() {
+        let mut all = 0;
+        for name in PAGES {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+            let (count, refused) = refused(&std::fs::read_to_string(path).unwrap());
+            assert!(refused.is_empty(), "{name} has commands that there are not: {refused:#?}");
+            all += count;
+        }
+        assert!(all > 100, "{all} commands were found");
+        let planted = "`meridian status --whole`, `meridian cluster\nlevel --at-most N` and\n```sh\n\
+                       cd x && meridian cluster remove-node # which?\nmeridian status \\\n  --json\n```\n";
+        let expected = ["meridian status --whole", "meridian cluster remove-node"];
+        assert_eq!(refused(planted), (4, expected.map(String::from).to_vec()));
+    }
 }

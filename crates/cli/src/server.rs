@@ -32,7 +32,8 @@ The cluster file says where the configuration is kept; the server follows that w
 goes on with the last one it knows while too few of those that keep it answer.
 
 Exit status 2 if the server cannot start as it is configured, 3 if its disk failed or is damaged,
-4 if the node was removed from the cluster, or its region declared lost.
+4 if the node was removed from the cluster, or its region declared lost, 5 if it has less than it
+had: an empty folder, or an old one, that others know to have promised more.
 
 Examples:
   meridian server --dir DATA/us-1
