@@ -103,7 +103,7 @@ pub enum RequestBody {
         of: MessageId,
     },
     /// As [`RequestBody::Read`]; if the answer has the attributes of a directory, its first entries
-    /// come along.
+    /// come along, and what is below it as far as there is room.
     ///
     /// Of [`Level::ALONG`](meridian_core::level::Level::ALONG).
     ReadAlong {
@@ -127,8 +127,13 @@ pub enum RequestBody {
     },
 }
 
-/// So many answers, and so many entries of a directory, come along with another.
+/// So many answers come along with another: one for each inode that a step grants, and one more.
 pub const ALONG_MAX: usize = meridian_fs::GRANT_MAX + 1;
+
+/// The name of what stands before the entries of a directory that is below another, among those
+/// that come along with an answer which shows that: it leads to the directory, and has no
+/// attributes.
+pub const HERE: &[u8] = b".";
 
 impl RequestBody {
     /// Whose replica is asked; none if the node is: then the shell answers, or the node itself.
@@ -272,7 +277,9 @@ pub enum ReplyBody {
         whole: bool,
         /// The answer.
         result: Result<Answer, FsError>,
-        /// The entries of the directory.
+        /// The first entries of the directory, [`meridian_fs::GRANT_MAX`] less one at most. As far
+        /// as there is room for all entries of a directory that is among them, these come after
+        /// them, breadth first, and before them one that is called [`HERE`].
         along: Box<Answer>,
     },
     /// To [`RequestBody::UpdateAlong`], if something comes along: as [`ReplyBody::Updated`].

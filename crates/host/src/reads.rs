@@ -26,7 +26,7 @@ pub(crate) struct Read {
     /// Under which name its client holds capabilities.
     pub by: ClientId,
     pub query: Query,
-    /// Whether the entries of the directory that it is about are to come along.
+    /// Whether entries of the directory that it shows are to come along, and of those below it.
     pub along: bool,
     /// What its client may do; none if that is all.
     pub rights: Option<Rights>,

@@ -269,8 +269,8 @@ impl Replica {
         false
     }
 
-    /// A client asks a question; `along`: entries of the directory that it is about are to come
-    /// along.
+    /// A client asks a question; `along`: entries of the directory that it shows are to come along,
+    /// and of those below it.
     pub fn on_read(
         &mut self,
         waiter: Waiter,
@@ -318,10 +318,13 @@ impl Replica {
     }
 
     fn is_ready(&self, read: &Read) -> bool {
-        let wanted = self.wanted(read.seen);
-        self.is_reached(read.query.keys(), wanted)
-            && self.partition.can_answer(&read.query, wanted)
-            && !self.is_parked(read)
+        self.can_show(&read.query, read.seen) && !self.is_parked(read)
+    }
+
+    /// Whether all is applied that an answer needs for a client that has seen this (R2).
+    fn can_show(&self, query: &Query, seen: Stamp) -> bool {
+        let wanted = self.wanted(seen);
+        self.is_reached(query.keys(), wanted) && self.partition.can_answer(query, wanted)
     }
 
     /// Whether a read of a directory's attributes has waited for so long that it is answered

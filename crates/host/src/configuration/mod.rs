@@ -363,4 +363,4 @@ impl Process for ConfigurationReplica {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,12 +3,12 @@ use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::Effect;
 use std::collections::{BTreeMap, VecDeque};
 
-const US_1: NodeId = NodeId(0);
+pub(crate) const US_1: NodeId = NodeId(0);
 const US_2: NodeId = NodeId(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Two nodes, of which the first keeps the configuration.
-fn file() -> ClusterFile {
+pub(crate) fn file() -> ClusterFile {
     let entry = |name: &str| NodeEntry {
         name: name.into(),
         region: "us".into(),
