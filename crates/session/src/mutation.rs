@@ -61,6 +61,8 @@ pub enum Mutation {
     KeepsListed,
     /// Keeps what came along with a grant though it has changed it meanwhile.
     KeepsChanged,
+    /// Keeps what a look has brought of directories further below, from before it held them.
+    KeepsBrought,
     /// Keeps the bytes of a file that it changes.
     KeepsBytes,
     /// Shows what it kept back when its lease has run out.

@@ -1,10 +1,11 @@
-//! Directories of other regions are held with all that is in them, and small files with their
-//! bytes: all that comes along with one grant, so that a program does not wait for each look at it
-//! (decision 101).
+//! Directories of other regions are held with all that is in them and below them, as far as one
+//! step may ask for it, and small files with their bytes: all that comes along with one grant, so
+//! that a program does not wait for each look at it (decisions 101 and 114).
 //!
-//! The entries of a directory come along with the answer that shows it first. The client asks in
-//! one step to hold it, and them, and what they are comes along with the grant. No read has to be
-//! made after that (K1): it is from after the grant, and before anything that others do later.
+//! What is in a directory comes along with the answer that shows it first, and so does what is in
+//! directories below it. The client asks in one step to hold all of that, and what it is comes
+//! along with the grant. No read has to be made after that (K1): it is from after the grant, and
+//! before anything that others do later.
 //!
 //! Invariant K6: what has come along with a grant is kept only of what was granted by it, and not
 //! of what the client itself has changed since it asked.
@@ -14,9 +15,10 @@ use crate::calls::CallId;
 use crate::mutation::Mutation;
 use crate::nodes::Nodes;
 use meridian_core::{GroupId, Time};
-use meridian_fs::types::{FILE_MAX, Kind, Name, Place};
+use meridian_fs::types::{Attributes, Entry, FILE_MAX, Kind, Name, Place};
 use meridian_fs::{Answer, FsError, Ino, Query};
-use std::collections::BTreeSet;
+use meridian_host::api::HERE;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// So many directories are asked for at a time.
@@ -24,20 +26,67 @@ const AHEADS_MAX: usize = 16;
 /// One that waits for longer, for the lease, is not asked for.
 const WAITS_MAX: Duration = Duration::from_secs(3);
 
-/// A directory that is to be asked for with what is in it, or is asked for.
+/// An entry as a listing shows it.
+type Listed = (Name, Entry, Option<Attributes>);
+
+/// A directory that is to be asked for with what is below it, or is asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Ahead {
     since: Time,
-    /// The directory first.
+    /// The directory first, then what is in it, then what is further below.
     inodes: Vec<(Ino, Kind)>,
+    /// Those among them whose entries are asked for, in the same order.
+    listed: Vec<Ino>,
+    /// So many are the directory and what is in it.
+    near: usize,
     sent: bool,
     /// What the client must not keep.
     pub spoiled: BTreeSet<Ino>,
     /// What it has changed itself since it asked.
     changed: BTreeSet<Ino>,
+    /// What was shown of directories below it before they were held, for a planted bug.
+    brought: BTreeMap<Ino, Answer>,
 }
 
 impl Ahead {
+    /// That directory, of which these entries have come along. What is in one that may not be asked
+    /// for is not asked for either.
+    fn new(
+        now: Time,
+        directory: Place,
+        entries: &[Listed],
+        may_ask: impl Fn(Place) -> bool,
+    ) -> Ahead {
+        let (mut inodes, mut listed) = (vec![(directory.ino, Kind::Directory)], Vec::new());
+        let mut near = 0;
+        for of in by_directory(entries) {
+            let (directory, children) = match of {
+                [(name, entry, _), rest @ ..] if &name[..] == HERE => (entry.place, rest),
+                all => (directory, all),
+            };
+            if !inodes.contains(&(directory.ino, Kind::Directory)) {
+                continue;
+            }
+            listed.push(directory.ino);
+            // What has no attributes here lives elsewhere, or waits for something undecided: who
+            // asked to hold it would wait, too.
+            let shown = children.iter().filter_map(|(_, _, attributes)| attributes.as_ref());
+            let shown = shown.filter(|of| may_ask(of.place)).take(WINDOW - inodes.len());
+            inodes.extend(shown.map(|of| (of.place.ino, of.kind)));
+            near = if listed.len() == 1 { inodes.len() } else { near };
+        }
+        let (spoiled, changed, brought) = Default::default();
+        Ahead { since: now, inodes, listed, near, sent: false, spoiled, changed, brought }
+    }
+
+    /// Only the directory and what is in it, if there is more.
+    fn without_below(mut self, now: Time) -> Option<Ahead> {
+        let goes_below = self.listed.len() > 1;
+        self.inodes.truncate(self.near);
+        self.listed.truncate(1);
+        goes_below.then_some(Ahead { since: now, sent: false, ..self })
+    }
+
     pub fn is_sent(&self) -> bool {
         self.sent
     }
@@ -47,15 +96,34 @@ impl Ahead {
         self.spoiled.extend(self.inodes.iter().map(|(ino, _)| *ino));
     }
 
+    /// All listings, which have the attributes of what is in them; then the bytes, for which there
+    /// may be no room.
     fn queries(&self, directory: Place) -> Vec<Query> {
         let place = |ino: &Ino| Place { ino: *ino, ..directory };
-        let of = |(ino, kind): &(Ino, Kind)| match kind {
-            Kind::File => Query::Contents { inode: place(ino), offset: 0, len: FILE_MAX },
-            _ => Query::Attributes { inode: place(ino) },
-        };
-        let entries = Query::Directory { inode: directory, after: Name::new(), limit: LIMIT };
-        std::iter::once(entries).chain(self.inodes.iter().map(of)).collect()
+        let entries = |inode| Query::Directory { inode, after: Name::new(), limit: LIMIT };
+        let bytes = |inode| Query::Contents { inode, offset: 0, len: FILE_MAX };
+        let files = self.inodes.iter().filter(|(_, kind)| *kind == Kind::File);
+        let listings = self.listed.iter().map(|ino| entries(place(ino)));
+        let files = files.map(|(ino, _)| bytes(place(ino)));
+        listings.chain([Query::Attributes { inode: directory }]).chain(files).collect()
     }
+}
+
+/// The entries that have come along, those of each directory: of the first one as they are, of each
+/// other after what tells which it is.
+fn by_directory(entries: &[Listed]) -> impl Iterator<Item = &[Listed]> {
+    let all = entries.chunk_by(|_, (name, ..)| &name[..] != HERE);
+    all.chain(entries.is_empty().then_some(entries))
+}
+
+/// What they show of directories below the first, as if it were told with the grant.
+fn as_if_told(directory: Place, entries: &[Listed]) -> BTreeMap<Ino, Answer> {
+    let below = by_directory(entries).skip(1).filter_map(<[Listed]>::split_first);
+    let told = below.map(|((_, of, _), entries)| {
+        let (entries, tops) = (entries.to_vec(), Vec::new());
+        (of.place.ino, Answer::Directory { entries, end: true, parent: directory, tops })
+    });
+    told.collect()
 }
 
 /// So many entries are asked for with their directory.
@@ -86,7 +154,7 @@ impl Caps {
         shown.is_none_or(|shown| self.may_ask(now, shown))
     }
 
-    /// The entries of the directory that an answer has shown have come along.
+    /// Entries of the directory that an answer has shown have come along, and of those below it.
     pub fn on_entries(
         &mut self,
         now: Time,
@@ -100,17 +168,14 @@ impl Caps {
         let directory = of.place;
         self.aheads.retain(|_, ahead| ahead.sent || now.since(ahead.since) < WAITS_MAX);
         let full = self.aheads.len() >= AHEADS_MAX || self.is_half_full();
-        if full || self.aheads.contains_key(&directory) || !self.may_ask(now, directory) {
+        let comes = self.aheads.values().any(|ahead| ahead.listed.contains(&directory.ino));
+        if full || comes || !self.may_ask(now, directory) {
             return;
         }
-        // What has no attributes here lives elsewhere, or waits for something undecided: who asked
-        // to hold it would wait, too.
-        let shown = entries.iter().filter_map(|(_, _, attributes)| attributes.as_ref());
-        let children = shown.filter(|of| self.may_ask(now, of.place));
-        let children = children.take(LIMIT as usize).map(|of| (of.place.ino, of.kind));
-        let inodes = std::iter::once((directory.ino, Kind::Directory)).chain(children).collect();
-        let (spoiled, changed) = (BTreeSet::new(), BTreeSet::new());
-        let ahead = Ahead { since: now, inodes, sent: false, spoiled, changed };
+        let mut ahead = Ahead::new(now, directory, entries, |place| self.may_ask(now, place));
+        if self.mutation.is(Mutation::KeepsBrought) {
+            ahead.brought = as_if_told(directory, entries);
+        }
         self.aheads.insert(directory, ahead);
     }
 
@@ -145,30 +210,41 @@ impl Caps {
         (queries, told): (Vec<Query>, Vec<Result<Answer, FsError>>),
         granted: Option<Vec<Ino>>,
     ) -> Vec<(GroupId, Ino)> {
-        let Some(ahead) = self.aheads.remove(&directory) else { return Vec::new() };
+        let Some(mut ahead) = self.aheads.remove(&directory) else { return Vec::new() };
         let Some(granted) = granted else {
-            self.paused.insert(directory.ino, (now + PAUSE.1, PAUSE.1));
+            // Something may be under way of what is further below, for which no step waits.
+            if let Some(ahead) = ahead.without_below(now).filter(|_| !self.ends) {
+                self.aheads.insert(directory, ahead);
+            } else {
+                self.paused.insert(directory.ino, (now + PAUSE.1, PAUSE.1));
+            }
             return Vec::new();
         };
         let granted_at = (directory.partition, sent);
         let given: BTreeSet<_> = granted.iter().copied().collect();
         let gone = self.take_granted(now, granted_at, (granted, ahead.spoiled.clone()), None);
-        for (ino, _) in ahead.inodes.iter().filter(|(ino, _)| given.contains(ino)) {
-            if let Some(known) = self.known.get_mut(ino) {
+        for (at, (ino, _)) in ahead.inodes.iter().enumerate() {
+            if let Some(known) = self.known.get_mut(ino).filter(|_| given.contains(ino)) {
                 known.ahead = (*ino != directory.ino).then_some(directory.ino);
                 self.along += 1;
+                self.below += u64::from(at >= ahead.near);
             }
         }
         let keeps = self.mutation.is(Mutation::KeepsChanged);
+        let may_keep = |ino: &Ino| {
+            let changed = ahead.changed.contains(ino) && !keeps;
+            given.contains(ino) && !changed && !ahead.spoiled.contains(ino) // K6
+        };
         for (query, mut answer) in queries.iter().zip(told) {
-            let Some(ino) = query.inode() else { continue };
-            let changed = ahead.changed.contains(&ino) && !keeps;
-            if changed || ahead.spoiled.contains(&ino) || !given.contains(&ino) {
-                continue; // K6
+            let Some(ino) = query.inode().filter(may_keep) else { continue };
+            if let Some(brought) = ahead.brought.remove(&ino) {
+                answer = Ok(brought);
             }
             if let Ok(Answer::Directory { entries, .. }) = &mut answer {
                 // Some are held since before, and this may be older.
-                entries.iter_mut().for_each(|(_, _, attributes)| *attributes = None);
+                for (_, _, attributes) in entries {
+                    *attributes = attributes.filter(|of| may_keep(&of.place.ino));
+                }
             }
             self.fill(now, query, (self.count, true), &answer);
         }

@@ -128,6 +128,11 @@ impl Session {
         self.caps.along
     }
 
+    /// How many of these were not in the directory that was looked at, but further below.
+    pub fn below(&self) -> u64 {
+        self.caps.below
+    }
+
     /// The attributes of an inode that is held, as far as they are known without asking.
     pub fn held_attributes(&mut self, now: Time, inode: Place) -> Option<Attributes> {
         self.caps.attributes(now, inode, &self.vector)
@@ -135,13 +140,24 @@ impl Session {
 
     /// Whether it would answer that look by itself, with all that who looks wants to know.
     pub fn holds(&mut self, now: Time, query: &Query) -> bool {
-        let hits = self.caps.hits;
-        let answer = self.caps.answer(now, query, &self.vector);
-        self.caps.hits = hits; // Nobody has looked.
-        match answer {
+        match self.would_answer(now, query) {
             Some(Ok(Answer::Entry { attributes, .. })) => attributes.is_some(),
             other => other.is_some(),
         }
+    }
+
+    /// Whether it would answer by itself that a name leads to nothing: nobody else has made
+    /// something of it, and the client is about to make nothing.
+    pub fn is_absent(&mut self, now: Time, parent: Place, name: &Name) -> bool {
+        let query = Query::Lookup { parent, name: name.clone() };
+        self.would_answer(now, &query) == Some(Err(FsError::NotFound))
+    }
+
+    fn would_answer(&mut self, now: Time, query: &Query) -> Option<Result<Answer, FsError>> {
+        let hits = self.caps.hits;
+        let answer = self.caps.answer(now, query, &self.vector);
+        self.caps.hits = hits; // Nobody has looked.
+        answer
     }
 }
 

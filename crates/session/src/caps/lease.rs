@@ -24,8 +24,8 @@ pub(crate) enum Errand {
     Sweep(Ino, Vec<Ino>),
     /// The question which entries come after that name in the directory.
     List(Place, Name),
-    /// The step that asks for a directory of another region and what is in it, with the questions
-    /// what all that is, and what was told.
+    /// The step that asks for a directory of another region and what is below it, with the
+    /// questions what all that is, and what was told.
     Ahead {
         directory: Place,
         inodes: Vec<Ino>,

@@ -110,6 +110,8 @@ pub(crate) struct Caps {
     pub swept: u64,
     /// How much was held with what came along.
     pub along: u64,
+    /// How much of that was not in the directory that was looked at, but further below.
+    pub below: u64,
     /// How many new files were kept back.
     pub kept_back: u64,
     pub mutation: Mutation,
@@ -144,6 +146,7 @@ impl Caps {
             hits: 0,
             swept: 0,
             along: 0,
+            below: 0,
             kept_back: 0,
             mutation: Mutation::Correct,
         }
