@@ -12,6 +12,7 @@ fn no_look_is_older_than_what_was_acknowledged() {
         "kept with attributes",
         "swept",
         "came along",
+        "came along from below",
         "kept late",
         "listings kept",
         "pages kept",

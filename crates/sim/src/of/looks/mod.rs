@@ -2,12 +2,13 @@
 //! answers itself is older than what was acknowledged anywhere before the look began.
 //!
 //! Each client does one update at a time in shared directories of all partitions: it makes, removes
-//! and renames names, also between partitions, makes directories, and changes owners; and it looks
-//! at all of that, often, and now and then at all names of a directory one after the other, so that
-//! it asks to hold what they lead to in one step; and it opens files of which its kernel keeps
-//! pages. Requests and replies are late and lost, now and then by seconds; a client stands still
-//! for longer than its lease at times, or is gone for good. Nodes have all kinds of faults. An
-//! owner needs a while until it has dropped what is recalled, as a kernel does.
+//! and renames names, also between partitions, makes directories, also deep below each other, and
+//! changes owners; and it looks at all of that, often, and now and then at all names of a directory
+//! one after the other, so that it asks to hold what they lead to in one step; and it opens files
+//! of which its kernel keeps pages. Requests and replies are late and lost, now and then by
+//! seconds; a client stands still for longer than its lease at times, or is gone for good. Nodes
+//! have all kinds of faults. An owner needs a while until it has dropped what is recalled, as a
+//! kernel does.
 
 mod batches;
 mod nests;
@@ -102,9 +103,9 @@ struct Client {
     /// Tokens that it takes over.
     handed: BTreeMap<CallId, Handed>,
     left: u64,
-    /// How much it had asked to hold in one step with more, when that was looked at last, and how
-    /// much with what came along.
-    swept: (u64, u64),
+    /// How much it had asked to hold in one step with more, when that was looked at last, how much
+    /// with what came along, and how much of that from below what it had looked at.
+    swept: [u64; 3],
     /// How many looks it had answered itself.
     hits: u64,
     kernel: Kernel,
@@ -129,6 +130,8 @@ pub struct LooksWorkload {
     by_directory: bool,
     /// Whether some go through a directory in the order of numbers.
     by_number: bool,
+    /// Whether directories are made in each other mostly.
+    deep: bool,
     now: Time,
 }
 
@@ -146,7 +149,7 @@ impl LooksWorkload {
             looks: BTreeMap::new(),
             handed: BTreeMap::new(),
             left: things,
-            swept: (0, 0),
+            swept: [0; 3],
             hits: 0,
             kernel: Kernel::default(),
             nests: Nests::default(),
@@ -163,6 +166,7 @@ impl LooksWorkload {
             in_order: false,
             by_directory: false,
             by_number: false,
+            deep: false,
             now: Time(0),
         }
     }
@@ -189,8 +193,13 @@ impl LooksWorkload {
         self.hands = hands;
     }
 
+    /// Directories are made in each other mostly.
+    pub fn makes_deep(&mut self, deep: bool) {
+        self.deep = deep;
+    }
+
     fn directories_max(&self) -> usize {
-        if self.keeps_back { 2 * DIRECTORIES_MAX } else { DIRECTORIES_MAX }
+        if self.keeps_back || self.deep { 2 * DIRECTORIES_MAX } else { DIRECTORIES_MAX }
     }
 
     /// A client looks: what it answers itself is judged.
@@ -214,10 +223,12 @@ impl LooksWorkload {
         let call = client.last;
         client.looks.insert(call, query.clone());
         let session = self.net.session(at);
-        let now_swept = (session.swept(), session.along());
-        let (swept, along) = std::mem::replace(&mut client.swept, now_swept);
-        self.net.counts.add("swept", now_swept.0 - swept);
-        self.net.counts.add("came along", now_swept.1 - along);
+        let swept = [session.swept(), session.along(), session.below()];
+        let before = std::mem::replace(&mut client.swept, swept);
+        let names = ["swept", "came along", "came along from below"];
+        for (name, (now, before)) in names.into_iter().zip(swept.into_iter().zip(before)) {
+            self.net.counts.add(name, now - before);
+        }
         let session = self.net.session(at);
         let before = session.hits();
         let ask = Ask::Read { call, query: query.clone(), deadline: now + PATIENCE };
@@ -560,8 +571,8 @@ impl Crowd for LooksWorkload {
         client.left -= 1;
         client.last.0 += 1;
         let call = client.last;
-        let directories = (&self.directories[..], self.directories_max());
-        let change = self.registers.choose(directories, &mut self.net.random);
+        let made = (self.directories_max(), self.deep);
+        let change = self.registers.choose(&self.directories, made, &mut self.net.random);
         let Some(change) = change else { return stimuli };
         self.registers.begin((at, call), &change);
         change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));

@@ -177,10 +177,12 @@ impl Registers {
         }
     }
 
-    /// What some client does next.
+    /// What some client does next. There may be so many directories at most; whether they are made
+    /// in each other mostly.
     pub fn choose(
         &mut self,
-        (directories, max): (&[Place], usize),
+        directories: &[Place],
+        (max, deep): (usize, bool),
         random: &mut Random,
     ) -> Option<Change> {
         let parent = *directories.choose(random)?;
@@ -193,6 +195,8 @@ impl Registers {
         Some(match (random.random_range(0..10), found) {
             (0, _) if directories.len() < max => {
                 self.names += 1;
+                let last = directories.last().filter(|_| deep && random.random_bool(0.7));
+                let parent = last.copied().unwrap_or(parent);
                 Change::MakeDirectory(parent, format!("d{}", self.names).into())
             }
             (0..4, found) => {

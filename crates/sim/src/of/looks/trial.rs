@@ -32,6 +32,8 @@ pub struct Trial {
     pub tokens: Option<bool>,
     /// By which level the cluster goes.
     pub level: Option<Level>,
+    /// Whether directories are made in each other mostly.
+    pub deep: Option<bool>,
     /// A bug planted in sessions.
     #[doc(hidden)]
     pub in_session: Mutation,
@@ -52,12 +54,15 @@ pub struct Drawn {
     pub tokens: bool,
     /// By which level the cluster goes.
     pub level: Level,
+    /// Whether directories are made in each other mostly.
+    pub deep: bool,
 }
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tokens = if self.tokens { ", tokens" } else { "" };
-        write!(f, "{}{tokens}, level {}", self.of, self.level)
+        let deep = if self.deep { ", deep" } else { "" };
+        write!(f, "{}{tokens}{deep}, level {}", self.of, self.level)
     }
 }
 
@@ -89,7 +94,9 @@ impl CrowdTrial for Trial {
             _ => Level::ALONG,
         };
         let level = self.level.unwrap_or(drawn);
-        Drawn { of, tokens, level }
+        // With each of the levels.
+        let deep = self.deep.unwrap_or(seed / 8 % 3 == 1);
+        Drawn { of, tokens, level, deep }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
@@ -103,6 +110,7 @@ impl CrowdTrial for Trial {
         let mut owner = LooksWorkload::new(seed, topology, work, self.in_session);
         owner.hands_tokens(drawn.tokens);
         owner.goes_by_number(drawn.level >= Level::MADE);
+        owner.makes_deep(drawn.deep);
         owner.keeps_back(match drawn.level {
             Level::BATCHES => Keeping::InOrder,
             Level::EXCLUSIVE => Keeping::Files,
@@ -163,7 +171,10 @@ impl CrowdTrial for Trial {
             (format!("{unnoted:?}"), Trial { in_tree: unnoted, level, ..Trial::default() });
         let (in_session, level) = (Mutation::IgnoresModes, Some(Level::DURABILITY));
         let modes = (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
-        let others = [ignoring, in_tree, unnoted, modes];
+        let (in_session, level, deep) = (Mutation::KeepsBrought, Some(Level::ALONG), Some(true));
+        let brought =
+            (format!("{in_session:?}"), Trial { in_session, level, deep, ..Trial::default() });
+        let others = [ignoring, in_tree, unnoted, modes, brought];
         sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
     }
 }
