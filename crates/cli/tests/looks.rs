@@ -128,6 +128,48 @@ fn nothing_that_a_mount_shows_is_older_than_what_another_has_changed() {
     room.assert_clean();
 }
 
+/// What a kernel keeps of names that are there it keeps of those that are not, until somebody makes
+/// something of one. An older kernel keeps neither, and the mount answers.
+#[test]
+fn a_kernel_keeps_names_that_lead_nowhere_as_it_keeps_others() {
+    let room = Room::new();
+    let demo = room.demo();
+    let (runtime, mounts) = two_mounts(&room);
+    let [here, there] = mounts.each_ref().map(|mount| mount.path().join("us/names"));
+    fs::create_dir(&here).unwrap();
+    fs::write(here.join("present"), "").unwrap();
+    let hits = || mounts[0].files().client().hits();
+    // How often the mount itself answers, once it does.
+    let answers = |path: &Path| {
+        let (begun, before) = (Instant::now(), hits());
+        while hits() == before {
+            look(path);
+            assert!(begun.elapsed() < PATIENCE, "{} is not held", path.display());
+        }
+        let before = hits();
+        for _ in 0..ROUNDS {
+            look(path);
+        }
+        hits() - before
+    };
+    let absent = here.join("absent");
+    let counts = [&absent, &here.join("present")].map(|path| answers(path));
+    // Within the rounds a lifetime may end.
+    assert!(counts[0] <= counts[1] + 2, "of the absent and of the present: {counts:?}");
+    assert_eq!(look(&absent), None);
+    fs::write(there.join("absent"), "").unwrap();
+    assert_ne!(look(&absent), None, "another mount has made it");
+    fs::remove_file(&absent).unwrap();
+    assert_eq!(look(&absent), None);
+    fs::write(&absent, "").unwrap();
+    assert_ne!(look(&absent), None, "this one has");
+    for mount in mounts {
+        runtime.block_on(mount.unmount()).unwrap();
+    }
+    demo.stop();
+    room.assert_clean();
+}
+
 /// What `ls -l` shows: each name, and what it leads to.
 fn list(dir: &Path) -> BTreeMap<OsString, Shown> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());

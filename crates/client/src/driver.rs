@@ -321,6 +321,13 @@ impl Driver {
         session.would_keep(now, (parent, name))
     }
 
+    /// See [`Session::is_absent`].
+    pub fn is_absent(&self, parent: Place, name: &Name) -> bool {
+        let mut session = lock(&self.session);
+        let now = self.time();
+        session.is_absent(now, parent, name)
+    }
+
     /// Whether something is still to be released.
     pub fn is_letting_go(&self) -> bool {
         lock(&self.session).is_letting_go()

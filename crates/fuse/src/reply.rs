@@ -251,6 +251,12 @@ impl Reply {
         self.value(&body);
     }
 
+    /// A name leads to nothing, which the kernel may keep for so long.
+    pub fn absent(self, lifetime: Duration) {
+        let lifetime = Lifetime { name: lifetime, attributes: Duration::ZERO };
+        self.entry(&Entry { attributes: Attributes::default(), generation: 0, lifetime });
+    }
+
     /// A file was found or made, and opened under this handle.
     pub fn created(self, entry: &Entry, handle: u64, pages: Pages) {
         let mut body = Vec::with_capacity(PAGE / 16);

@@ -14,6 +14,8 @@ pub(crate) struct Call {
     pub node: Ino,
     /// What is called, about which name.
     pub called: (&'static str, Option<Bytes>),
+    /// Whether names lead elsewhere after it.
+    pub changes_names: bool,
     pub reply: Reply,
 }
 

@@ -4,10 +4,11 @@
 //! the thread that has the call takes it to its first wait, which is for the node's reply. The
 //! task of the runtime that brings the reply makes the rest a task of its own.
 
+use crate::kept::drop_names;
 use crate::signals::{self, Ticks};
-use meridian_fuse::Reply;
+use meridian_fuse::{Notifier, Reply};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Wake, Waker};
 use tokio::runtime::Handle;
 
@@ -53,13 +54,14 @@ impl Wake for Call {
 pub(crate) struct Calls {
     runtime: Handle,
     ticks: Ticks,
+    kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Calls {
-    /// Of this runtime.
-    pub fn new(runtime: Handle) -> Calls {
+    /// Of this runtime, and that kernel once it is there.
+    pub fn new(runtime: Handle, kernel: Arc<OnceLock<Notifier>>) -> Calls {
         let ticks = Ticks::new(&runtime);
-        Calls { runtime, ticks }
+        Calls { runtime, ticks, kernel }
     }
 
     /// By which waiting threads are looked at.
@@ -68,23 +70,27 @@ impl Calls {
     }
 
     /// Answers `thread` with what `give` makes of a call. A thread that is to die is answered at
-    /// once; its call goes on to its end all the same.
+    /// once; its call goes on to its end all the same. If it changes names, the kernel must not go
+    /// on with those that it knows, as if nothing came of it: neither until then nor after it.
     pub fn answer<T: Send>(
         &self,
-        thread: u32,
+        (thread, changes_names): (u32, bool),
         reply: Reply,
         give: impl FnOnce(T, Reply) + Send + 'static,
         call: impl Future<Output = T> + Send + 'static,
     ) {
         let ticks = self.ticks();
+        let kernel = changes_names.then(|| self.kernel.clone());
         self.begin(async move {
             let mut call = pin!(call);
             tokio::select! {
                 biased;
                 value = &mut call => give(value, reply),
                 () = signals::fatal(thread, reply.interrupted(), &ticks) => {
+                    kernel.iter().for_each(|kernel| drop_names(kernel));
                     reply.error(libc::EINTR);
                     drop(call.await);
+                    kernel.iter().for_each(|kernel| drop_names(kernel));
                 }
             }
         });
@@ -126,7 +132,7 @@ mod tests {
     #[test]
     fn what_waits_for_nothing_ends_on_the_thread_that_began_it() {
         let runtime = runtime();
-        let calls = Calls::new(runtime.handle().clone());
+        let calls = Calls::new(runtime.handle().clone(), Arc::default());
         let (done, ended) = channel();
         calls.begin(async move { done.send(thread::current().id()).unwrap() });
         assert_eq!(ended.try_recv().unwrap(), thread::current().id());
@@ -135,7 +141,7 @@ mod tests {
     #[test]
     fn what_waits_goes_on_as_a_task_however_early_it_is_woken() {
         let runtime = runtime();
-        let calls = Calls::new(runtime.handle().clone());
+        let calls = Calls::new(runtime.handle().clone(), Arc::default());
         let (done, ended) = channel();
         for early in [true, false] {
             let (answer, answered) = oneshot::channel();

@@ -62,7 +62,8 @@ impl Service for Handler {
     fn call(&self, request: Request<'_>, reply: Reply) {
         let Request { uid, gid, thread, node, .. } = request;
         let called = slowest::called(&request.operation);
-        let call = Call { uid, gid, thread, node: self.ino(node), called, reply };
+        let node = self.ino(node);
+        let call = Call { uid, gid, thread, node, called, changes_names: false, reply };
         match request.operation {
             Operation::Lookup { .. }
             | Operation::Symlink { .. }
@@ -113,9 +114,10 @@ impl Service for Handler {
 impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
-        let (calls, listings) = (Calls::new(runtime.clone()), Listings::default());
         let marked = Default::default();
         let (known, kernel) = <(_, Arc<OnceLock<Notifier>>)>::default();
+        let calls = Calls::new(runtime.clone(), kernel.clone());
+        let listings = Listings::default();
         let kept = Kept::new(files.clone(), kernel.clone());
         let root = files.client().root().ino;
         let moved = Moved::new(kernel.clone(), root, runtime.clone());
@@ -153,6 +155,8 @@ impl Handler {
 
     /// What is asked of names in a directory.
     fn call_of_name(&self, call: Call, operation: Operation<'_>) {
+        let changes_names = !matches!(operation, Operation::Lookup { .. });
+        let call = Call { changes_names, ..call };
         match operation {
             Operation::Lookup { name } => self.look_up(call, name),
             Operation::Symlink { name: of, target } => {
@@ -233,7 +237,8 @@ impl Handler {
     {
         let watch = self.slowest.watch(call.called, call.node);
         let asked = ask(self.files.clone());
-        self.calls.answer(call.thread, call.reply, give, async move {
+        let by = (call.thread, call.changes_names);
+        self.calls.answer(by, call.reply, give, async move {
             let value = asked.await;
             watch.end();
             value
@@ -262,11 +267,11 @@ impl Handler {
             {
                 known.lost(at);
             }
-            match (special, before) {
-                (true, _) => entry(result, reply),
-                (false, None) => look.entry(node, result, reply),
-                (false, Some(before)) => {
-                    moved.drop_name(before, move || look.entry(node, result, reply));
+            match (at, before) {
+                (None, _) => entry(result, reply),
+                (Some(at), None) => look.entry(&at, result, reply),
+                (Some(at), Some(before)) => {
+                    moved.drop_name(before, move || look.entry(&at, result, reply));
                 }
             }
         };

@@ -4,14 +4,18 @@
 //! Invariants:
 //! - N1: a name has a lifetime only while both its directory and what it leads to are held, and
 //!   attributes more than a tick only while their inode is; all since before they were asked for.
+//!   That a name leads to nothing has one only while its directory is held, and the mount would say
+//!   so by itself: it makes nothing of that name.
 //! - N2: an answer with a lifetime is written before what it shows is recalled, or not with it.
 //! - N3: what is recalled is released only once the kernel was told.
 
 use crate::answers::entry_of;
 use crate::calls::{ATTRIBUTES_TTL, TTL};
 use crate::convert::{attributes, errno};
+use crate::known::At;
 use meridian_client::{ClientError, Files, Moment};
 use meridian_core::GroupId;
+use meridian_fs::FsError;
 use meridian_fs::types::{Attributes, Ino};
 use meridian_fuse::{Notifier, Reply};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -79,15 +83,19 @@ impl Kept {
     fn recall(&self, gone: &[(GroupId, Ino)]) {
         // Who writes an answer has looked before whether it is still held (N2).
         drop(self.gate.write().unwrap_or_else(PoisonError::into_inner));
+        drop_names(&self.kernel);
         let Some(kernel) = self.kernel.get() else { return };
-        if kernel.drops_names()
-            && let Err(error) = kernel.drop_names()
-        {
-            tracing::debug!("the kernel does not drop names: {error}");
-        }
         for (_, ino) in gone {
             kernel.forget_attributes(ino.0);
         }
+    }
+}
+
+/// The kernel is to look up all names again that it keeps.
+pub(crate) fn drop_names(kernel: &OnceLock<Notifier>) {
+    let kernel = kernel.get().filter(|kernel| kernel.drops_names());
+    if let Some(Err(error)) = kernel.map(Notifier::drop_names) {
+        tracing::debug!("the kernel does not drop names: {error}");
     }
 }
 
@@ -97,14 +105,19 @@ impl Look {
     }
 
     /// A name in `parent` was looked up.
-    pub fn entry(self, parent: Ino, result: Result<Attributes, ClientError>, reply: Reply) {
-        let found = match result {
-            Ok(found) => found,
-            Err(error) => return reply.error(errno(&error)),
-        };
+    pub fn entry(self, (parent, name): &At, result: Result<Attributes, ClientError>, reply: Reply) {
         let names = self.kept.kernel.get().is_some_and(Notifier::drops_names);
         let _writes = self.kept.writes();
-        let name = if names { self.lifetime(&[parent, found.place.ino]) } else { TTL };
+        let found = match result {
+            Ok(found) => found,
+            Err(ClientError::Fs(FsError::NotFound))
+                if names && self.kept.files.is_absent(*parent, name) =>
+            {
+                return reply.absent(self.lifetime(&[*parent]));
+            }
+            Err(error) => return reply.error(errno(&error)),
+        };
+        let name = if names { self.lifetime(&[*parent, found.place.ino]) } else { TTL };
         // Of an inode that it does not know yet the kernel might note them after the recall.
         reply.entry(&entry_of(&found, name, ATTRIBUTES_TTL));
     }

@@ -344,6 +344,12 @@ impl Files {
         Place { ino, partition }
     }
 
+    /// Whether it is known without asking that a name leads to nothing, and nothing is being made
+    /// of it here.
+    pub fn is_absent(&self, parent: Ino, name: &Name) -> bool {
+        self.client.driver().is_absent(self.place_of(parent), name)
+    }
+
     pub(crate) fn learn(&self, place: Place) {
         let mut moved = lock(&self.moved);
         if place.partition == place.ino.birthplace() {
