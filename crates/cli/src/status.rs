@@ -12,7 +12,7 @@ use crate::certificates::Shown;
 use crate::cluster::Of;
 use crate::{cluster, configuration, output};
 use clap::Args;
-pub use lost::waits_for;
+pub use lost::{empty_seats, waits_for};
 use meridian_terminal::signals::Signals;
 pub use mounts::reports as mounts_of;
 use report::KeysReport;

@@ -5,7 +5,7 @@
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
 
-use harness::{Room, eventually, finish, kill};
+use harness::{Room, Running, eventually, finish, kill};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -166,5 +166,43 @@ fn all_goes_on_without_a_region_that_is_lost_for_good() {
     let again = room.demo();
     write_read(&again.mount().join("us/again"));
     again.stop();
+    room.assert_clean();
+}
+
+/// What is tried first: three regions of one node each, which all keep the configuration.
+#[test]
+fn two_nodes_of_three_go_on_and_the_next_that_comes_takes_the_seat_of_the_lost_one() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "1"];
+    let demo = Running::start(room.meridian(&small), room.mount());
+    let (us, eu, ap) = (demo.mount().join("us"), demo.mount().join("eu"), demo.mount().join("ap"));
+    write_read(&us.join("kept"));
+    write_read(&ap.join("lost"));
+    kill(room.pid_of("ap-1"), libc::SIGKILL);
+    let plan = ask(&room, &["fence", "ap"]);
+    assert_eq!((&plan["seats_empty"], &plan["seats"]), (&json!(["ap-1"]), &json!(3)), "{plan}");
+    let fenced = ask(&room, &["fence", "ap", "--yes"]);
+    assert_eq!(fenced["stands"], true, "{fenced}");
+    assert_eq!(fs::read(us.join("kept")).unwrap(), b"written");
+    write_read(&us.join("new"));
+    fs::rename(us.join("new"), eu.join("renamed")).unwrap();
+    write_read(&demo.mount().join("in-all-regions"));
+    let status = room.run(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status:?}");
+    assert!(status.stdout.contains("the configuration is kept by 2 nodes of 3"), "{status:?}");
+
+    let added = room.run(&["cluster", "add-node", "--region", "us"]);
+    assert!(added.status.success(), "{added:?}");
+    eventually("us-2 keeps the configuration instead of the node that is lost", || {
+        let shown = room.run(&["cluster", "show", "--json"]);
+        let shown: Value = serde_json::from_str(&shown.stdout).unwrap_or_default();
+        let keepers = shown["keepers"].as_array().into_iter().flatten();
+        let up = keepers.filter(|of| of["up"] == true).map(|of| of["node"].as_str());
+        up.eq(["eu-1", "us-1", "us-2"].map(Some))
+    });
+    let status = room.run(&["status"]);
+    assert!(status.status.success(), "nothing is missing: {status:?}");
+    assert_eq!(fs::read(eu.join("renamed")).unwrap(), b"written");
+    demo.stop();
     room.assert_clean();
 }

@@ -24,6 +24,7 @@
 //! - S6: a region whose nodes leave has given up its keys of all regions before, or is lost.
 //! - S7: a region is lost once, with heirs that its group never had. Until these go on no members
 //!   change: who has to report stays the same.
+//! - S8: more than half of the nodes that are to keep the configuration are not lost.
 
 mod admission;
 mod draining;
@@ -32,6 +33,7 @@ mod joining;
 mod level;
 mod regions;
 mod request;
+mod seats;
 mod standings;
 
 use crate::Topology;
@@ -44,7 +46,7 @@ use fencing::{Fencing, check_no_fence, fence, go_on};
 pub use joining::check_node_name;
 use joining::{add, free, up};
 use level::{at_most, rise, speaks};
-use meridian_core::{GroupId, NodeId};
+use meridian_core::{GroupId, NodeId, PLANTED_BUGS};
 use meridian_paxos::Service;
 pub use regions::check_region_name;
 use regions::{Adding, add_region, close_region, heir_after, remove_region};
@@ -91,17 +93,38 @@ pub struct Shown(pub Option<String>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Configuration {
     file: Option<ClusterFile>,
-    rises_early: bool,
+    planted: Mutation,
+}
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// The level rises when one node speaks it (against S5).
+    RisesEarly,
+    /// Lost nodes are to keep the configuration no more, and nobody does in their place.
+    DropsSeats,
+    /// A node that comes takes no seat of a lost one.
+    LeavesSeats,
+}
+
+impl Mutation {
+    fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
 }
 
 /// A change, or why it is refused.
 type Changed = Result<Option<String>, String>;
 
 impl Configuration {
-    /// With a planted bug: the level rises when one node speaks it (against S5).
+    /// The same with a planted bug.
     #[doc(hidden)]
-    pub fn rising_early(self, rises_early: bool) -> Configuration {
-        Configuration { rises_early, ..self }
+    pub fn with_mutation(self, planted: Mutation) -> Configuration {
+        Configuration { planted, ..self }
     }
 
     /// The configuration, if there is one yet.
@@ -112,7 +135,7 @@ impl Configuration {
     /// Does what `request` says.
     pub fn change(&mut self, request: Request) -> Reply {
         let mut next = self.file.clone();
-        let changed = apply(&mut next, request);
+        let changed = apply(&mut next, request, self.planted);
         let added = match changed {
             Ok(added) => added,
             Err(why) => return Reply::Refused(why),
@@ -123,7 +146,7 @@ impl Configuration {
             file.configuration.version += 1;
             match Topology::new(file) {
                 Ok(topology) => {
-                    rise(file, &topology, self.rises_early);
+                    rise(file, &topology, self.planted.is(Mutation::RisesEarly));
                     follow(file, &topology);
                 }
                 Err(error) => return Reply::Refused(error.to_string()), // S1
@@ -142,7 +165,7 @@ impl Configuration {
 }
 
 /// Does what `request` says to `state`.
-fn apply(state: &mut Option<ClusterFile>, request: Request) -> Changed {
+fn apply(state: &mut Option<ClusterFile>, request: Request, planted: Mutation) -> Changed {
     if let Some(file) = state {
         check_no_fence(file, &request)?;
     }
@@ -153,7 +176,7 @@ fn apply(state: &mut Option<ClusterFile>, request: Request) -> Changed {
         (Some(file), Request::AddNode { region, name, address, up }) => {
             add(file, &region, name, address, &up)
         }
-        (Some(file), Request::Up { name }) => up(file, &name),
+        (Some(file), Request::Up { name }) => up(file, &name, planted),
         (Some(file), Request::RemoveNode { name, up, keeper, reason }) => {
             remove(file, &name, &up, (keeper, reason))
         }
@@ -189,7 +212,7 @@ fn apply(state: &mut Option<ClusterFile>, request: Request) -> Changed {
         (Some(file), Request::CloseRegion { region, up }) => close_region(file, &region, &up),
         (Some(file), Request::Word { name, word }) => hear(file, &name, word),
         (Some(file), Request::FenceRegion { region, up, keyless, now_ms }) => {
-            fence(file, Fencing { region, keyless, now_ms }, &up)
+            fence(file, Fencing { region, keyless, now_ms }, &up, planted)
         }
     }
 }

@@ -90,11 +90,14 @@ impl ClusterFile {
         }
     }
 
-    /// Where those listen that keep the configuration, or may still do so.
+    /// Where those listen that keep the configuration, or may still do so, and are not lost.
     pub fn keepers(&self) -> impl Iterator<Item = &String> {
         let kept = &self.configuration;
         let keeps = |name: &String| kept.replicas.contains(name) || kept.replaced.contains(name);
-        self.nodes.iter().filter(move |node| keeps(&node.name)).map(|node| &node.address)
+        let fences = || kept.regions.values().filter_map(|of| of.lost.as_ref());
+        let lost = move |name: &String| fences().any(|lost| lost.nodes.contains(name));
+        let nodes = self.nodes.iter().filter(move |node| keeps(&node.name) && !lost(&node.name));
+        nodes.map(|node| &node.address)
     }
 }
 

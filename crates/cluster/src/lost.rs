@@ -161,6 +161,12 @@ impl Topology {
         self.lost_nodes().any(|lost| lost == node)
     }
 
+    /// The lost nodes that are to keep the configuration: all others do already. The next node that
+    /// comes takes the seat of one of them.
+    pub fn lost_seats(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.keeping.replicas.iter().copied().filter(|node| self.is_lost(*node))
+    }
+
     /// The lost region whose heirs do not go on yet.
     pub fn open_fence(&self) -> Option<&LostRegion> {
         self.lost.values().find(|lost| !lost.stands)

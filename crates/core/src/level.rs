@@ -38,6 +38,8 @@ impl Level {
     /// What is applied of other regions' keys is kept until all have it, so that it can be agreed
     /// on what is kept of a region that is lost (decision 111).
     pub const KEPT: Level = Level(12);
+    /// A lost node may leave a seat among those that keep the configuration empty (decision 107).
+    pub const SEATS: Level = Level(13);
 }
 
 impl Default for Level {
@@ -64,7 +66,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::KEPT };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::SEATS };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

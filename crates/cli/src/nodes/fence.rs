@@ -35,11 +35,14 @@ nodes leave all groups, and its directory goes. What only its nodes had is lost 
 that was placed in it, its local keys, and changes that nobody else had heard of.
 
 Without --yes it is only told what would be done, and whether it can be: no node of the region may
-answer, all others must, and more than half of all nodes have to be left. Whether the region is lost
-only you can know. THERE IS NO WAY BACK: a node of the region that starts again, or was only cut
-off, ends with status 4 as soon as it hears of it, and keeps its directory. The machines come back
-as nodes of a new region (`meridian cluster add-region`). If the command ends before all is done it
-goes on; say it again, and it waits for that.
+answer, all others must, and more than half of all nodes have to be left. Where all nodes keep the
+configuration, as three of three do, nobody can do so instead of one that is lost: the next node
+that is added does (`meridian cluster add-node`).
+
+Whether the region is lost only you can know. THERE IS NO WAY BACK: a node of the region that starts
+again, or was only cut off, ends with status 4 as soon as it hears of it, and keeps its directory.
+The machines come back as nodes of a new region (`meridian cluster add-region`). If the command ends
+before all is done it goes on; say it again, and it waits for that.
 
 Examples:
   meridian region fence ap
@@ -163,6 +166,9 @@ async fn carry_out(
     note!("its nodes have left all groups, after {:.1} s", begin.elapsed().as_secs_f64());
     await_no_directory(cluster, &lost, &name).await?;
     note!("its directory is gone, after {:.1} s", begin.elapsed().as_secs_f64());
+    if let Some(seats) = status::empty_seats(&cluster.newest.topology) {
+        note!("the configuration {seats}");
+    }
     Ok(())
 }
 

@@ -162,7 +162,11 @@ impl Report {
         let keepers = newest.file.configuration.replicas.iter().map(|node| {
             let id = topology.node_named(node);
             let answer = id.and_then(|id| answers.get(&id)).map(|answer| answer.as_ref());
-            KeeperReport::new(node, answer)
+            let lost = "lost with its region: the next node that is added does so".to_string();
+            match id.is_some_and(|id| topology.is_lost(id)) {
+                true => KeeperReport::new(node, Some(Err(&lost))),
+                false => KeeperReport::new(node, answer),
+            }
         });
         Report {
             cluster: topology.cluster,

@@ -1,4 +1,4 @@
-//! A region that is being fenced, and whom that waits for.
+//! A region that is being fenced, and whom that waits for; what is missing since regions were lost.
 
 use super::report::Answered;
 use super::verdict::{Finding, Level};
@@ -56,11 +56,29 @@ pub fn waits_for(
     }
 }
 
-/// An open fence.
-pub(super) fn finding(
-    topology: &Topology,
-    answers: &BTreeMap<NodeId, Answered>,
-) -> Option<Finding> {
+/// An open fence, and seats that are empty.
+pub(super) fn findings(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Vec<Finding> {
+    let seats = empty_seats(topology).map(|what| {
+        let (level, at, for_ms) = (Level::Degraded, "the configuration".into(), None);
+        Finding { level, at, what, for_ms }
+    });
+    open_fence(topology, answers).into_iter().chain(seats).collect()
+}
+
+/// What keeps the configuration since nodes were lost with nobody in their place, for people.
+pub fn empty_seats(topology: &Topology) -> Option<String> {
+    let (seats, empty) = (topology.keeping.replicas.len(), topology.lost_seats().count());
+    (empty > 0).then(|| {
+        format!(
+            "is kept by {} nodes of {seats}, as {} was lost: the next node that is added does so, \
+             too (meridian cluster add-node)",
+            seats - empty,
+            names(topology, topology.lost_seats()).join(", ")
+        )
+    })
+}
+
+fn open_fence(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Option<Finding> {
     let lost = topology.open_fence()?;
     let region = &topology.regions[usize::from(lost.region.0)].name;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -105,6 +123,36 @@ mod tests {
         assert_eq!(reports(&topology)[0].heirs, ["eu-1", "eu-2", "eu-3"]);
         configuration.change(Request::InForce { group: "ap".into(), number: 2 });
         let topology = Topology::new(configuration.file().unwrap()).unwrap();
-        assert_eq!(finding(&topology, &answers), None);
+        assert!(findings(&topology, &answers).is_empty());
+    }
+
+    #[test]
+    fn seats_that_are_empty_since_a_region_was_lost_are_told() {
+        let regions = ["us", "eu", "ap"].map(String::from).into();
+        let shape = Shape { regions, nodes_per_region: Some(1), ..Shape::default() };
+        let mut configuration = Configuration::default();
+        let text = serde_json::to_string(&new_cluster(&shape).unwrap()).unwrap();
+        configuration.change(Request::Initialise(text));
+        let up: BTreeSet<_> = ["us-1", "eu-1"].map(String::from).into();
+        let region = "ap".to_string();
+        let fence = Request::FenceRegion { region, up: up.clone(), keyless: true, now_ms: 9 };
+        configuration.change(fence);
+        for (group, number) in [("ap", 2), ("global", 1)] {
+            configuration.change(Request::InForce { group: group.into(), number });
+        }
+        let found = |configuration: &Configuration| {
+            let topology = Topology::new(configuration.file().unwrap()).unwrap();
+            findings(&topology, &BTreeMap::new())
+        };
+        let told = found(&configuration);
+        let [Finding { level: Level::Degraded, at, what, .. }] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(at, "the configuration");
+        assert!(what.starts_with("is kept by 2 nodes of 3, as ap-1 was lost"), "{what}");
+        let (region, address) = ("us".to_string(), "here".to_string());
+        configuration.change(Request::AddNode { region, name: None, address, up });
+        configuration.change(Request::Up { name: "us-2".into() });
+        assert!(found(&configuration).is_empty());
     }
 }

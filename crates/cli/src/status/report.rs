@@ -230,7 +230,7 @@ impl Report {
         let has_causal = told.any(|status| status.keys.iter().any(|shard| shard.causal));
         Report {
             sentence: String::new(),
-            verdict: Verdict::new(&nodes, &groups, lost::finding(topology, answers)),
+            verdict: Verdict::new(&nodes, &groups, lost::findings(topology, answers)),
             cluster: topology.cluster,
             order: topology.order.name(),
             nodes,

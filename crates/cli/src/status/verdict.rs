@@ -53,15 +53,16 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Of nodes and groups that are so, and of a fence that is open: that is told first.
+    /// Of nodes and groups that are so, and of regions that were lost: what is found of these comes
+    /// first.
     pub(super) fn new(
         nodes: &[NodeReport],
         groups: &[GroupReport],
-        fence: Option<Finding>,
+        of_lost: Vec<Finding>,
     ) -> Verdict {
         let groups_nodes =
             groups.iter().filter_map(of_group).chain(nodes.iter().filter_map(of_node));
-        let findings = fence.into_iter().chain(groups_nodes);
+        let findings = of_lost.into_iter().chain(groups_nodes);
         let mut findings: Vec<_> = findings.collect();
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         let level = findings.first().map_or(Level::Well, |worst| worst.level);

@@ -10,7 +10,7 @@
 //! was ordered there has a lower one than theirs.
 
 use super::regions::{check_level, heirs};
-use super::{Changed, Request, change_group, quorums, replace_keeper};
+use super::{Changed, Mutation, Request, change_group, quorums, seats};
 use crate::Topology;
 use crate::lost::LostEntry;
 use crate::topology::{ClusterFile, Group, Membership};
@@ -51,6 +51,7 @@ pub(super) fn fence(
     file: &mut ClusterFile,
     Fencing { region: name, keyless, now_ms }: Fencing,
     up: &BTreeSet<String>,
+    planted: Mutation,
 ) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
     check_level(file, Level::FENCES, "a lost region is fenced")?;
@@ -91,7 +92,9 @@ pub(super) fn fence(
     };
     let beside: Vec<_> = lost.beside.keys().cloned().collect();
     inherit(file, &topology, &name, lost)?;
-    replace_keepers(file, &topology, &nodes, up)?;
+    seats::fill(file, up)?;
+    seats::check_left(file)?;
+    seats::drop_lost(file, planted);
     // What could not come to an end is not begun.
     let mut left = file.clone();
     stand(&mut left, &name)?;
@@ -219,37 +222,6 @@ fn inherit(
     let membership = Membership { number, members, ..Membership::default() };
     file.configuration.groups.insert(region.into(), membership);
     file.configuration.regions.entry(region.into()).or_default().lost = Some(lost);
-    Ok(())
-}
-
-/// Others keep the configuration instead of the lost nodes: those that answer, one of each region
-/// as far as there are such.
-fn replace_keepers(
-    file: &mut ClusterFile,
-    topology: &Topology,
-    lost: &[NodeId],
-    up: &BTreeSet<String>,
-) -> Result<(), String> {
-    let names = lost.iter().map(|node| &topology.node(*node).name);
-    let keeping: Vec<_> =
-        names.filter(|name| file.configuration.replicas.contains(*name)).collect();
-    for name in keeping {
-        let region_of = |keeper: &String| {
-            topology.node_named(keeper).map(|keeper| topology.node(keeper).region)
-        };
-        let replicas = file.configuration.replicas.clone();
-        let keep_in = |region| replicas.iter().filter(|of| region_of(of) == Some(region)).count();
-        let nodes = topology.staying_regions().flat_map(|region| topology.staying_in(region));
-        let nodes = nodes.filter(|node| !lost.contains(node)).map(|node| topology.node(node));
-        let free = nodes.filter(|node| up.contains(&node.name) && !replicas.contains(&node.name));
-        let keeper = free.min_by_key(|node| keep_in(node.region)).ok_or_else(|| {
-            format!(
-                "node {name} keeps the configuration, and all others do already: add a node first \
-                 (`meridian cluster add-node`)"
-            )
-        })?;
-        replace_keeper(file, name, keeper.name.clone())?;
-    }
     Ok(())
 }
 

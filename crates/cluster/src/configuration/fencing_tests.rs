@@ -143,12 +143,113 @@ fn who_kept_the_configuration_there_is_replaced() {
     let kept = &cluster.file().unwrap().configuration;
     assert_eq!(kept.replicas, set(&["us-1", "us-2", "eu-1"]));
     assert_eq!((&kept.joining, &kept.replaced), (&set(&["us-2"]), &set(&["ap-1"])));
-    // None is left that could.
+    let asked: Vec<_> = cluster.file().unwrap().keepers().collect();
+    assert_eq!(asked, ["us-1", "us-2", "eu-1"], "nobody asks who is lost");
+}
+
+/// A cluster of these nodes, of which some keep the configuration.
+fn small(nodes: &[&str], keepers: &[&str]) -> ClusterFile {
     let mut small = file();
-    small.nodes.retain(|node| node.name.ends_with("-1"));
-    small.configuration.replicas = set(&["us-1", "eu-1", "ap-1"]);
-    let why = refused(&mut of(&small), fence_with("ap", set(&["us-1", "eu-1"])));
-    assert!(why.contains("ap-1 keeps the configuration") && why.contains("add a node"), "{why}");
+    small.nodes.retain(|node| nodes.contains(&&*node.name));
+    small.configuration.replicas = set(keepers);
+    small.configuration.levels.now = Level::SEATS;
+    small
+}
+
+/// The fence of `region` ends, and `global` goes on without its nodes.
+fn stands(cluster: &mut Configuration, region: &str) {
+    did(cluster, in_force(region, 2));
+    let number = topology(cluster).group(GroupId::GLOBAL).number + 1;
+    did(cluster, in_force("global", number));
+}
+
+/// A node comes to `region`, and into its groups.
+fn comes(cluster: &mut Configuration, region: &str, up: &[&str]) -> String {
+    let Reply::Done { added: Some(name), .. } = cluster.change(add(region, set(up))) else {
+        panic!("no node comes: {:?}", cluster.file())
+    };
+    did(cluster, Request::Up { name: name.clone() });
+    for group in ["global", region] {
+        let id = topology(cluster).group_named(group).unwrap();
+        let number = topology(cluster).group(id).number + 1;
+        did(cluster, in_force(group, number));
+    }
+    name
+}
+
+/// S8. Three regions of one node each.
+#[test]
+fn where_all_keep_the_configuration_a_lost_node_leaves_an_empty_seat() {
+    let all = ["us-1", "eu-1", "ap-1"];
+    let mut cluster = of(&small(&all, &all));
+    did(&mut cluster, fence_with("ap", set(&["us-1", "eu-1"])));
+    stands(&mut cluster, "ap");
+    let kept = &cluster.file().unwrap().configuration;
+    assert_eq!((&kept.replicas, kept.joining.len()), (&set(&all), 0));
+    assert!(cluster.file().unwrap().keepers().eq(["us-1", "eu-1"]));
+    let standing = topology(&cluster);
+    assert!(standing.lost_seats().eq([NodeId(2)]) && standing.is_gone(NodeId(2)));
+    assert_eq!(standing.group(GroupId::GLOBAL).members, [0, 1].map(NodeId));
+    // The next that comes takes it, as soon as it is up; one that comes later finds none.
+    let added = comes(&mut cluster, "us", &["us-1", "eu-1"]);
+    let kept = &cluster.file().unwrap().configuration;
+    assert_eq!(kept.replicas, set(&["us-1", "eu-1", "us-2"]));
+    assert_eq!((&kept.joining, &kept.replaced), (&set(&["us-2"]), &set(&["ap-1"])));
+    assert_eq!((added.as_str(), topology(&cluster).lost_seats().count()), ("us-2", 0));
+    did(&mut cluster, Request::Keeps { name: added });
+    comes(&mut cluster, "eu", &["us-1", "us-2", "eu-1"]);
+    let kept = &cluster.file().unwrap().configuration;
+    assert_eq!(kept.replicas, set(&["us-1", "eu-1", "us-2"]));
+    assert!(kept.joining.is_empty() && kept.replaced.is_empty());
+}
+
+/// Three regions of two nodes each: five of them keep the configuration.
+#[test]
+fn seats_are_taken_as_far_as_there_are_nodes() {
+    let all = ["us-1", "us-2", "eu-1", "eu-2", "ap-1", "ap-2"];
+    let keepers = ["us-1", "us-2", "eu-1", "eu-2", "ap-1"];
+    let mut cluster = of(&small(&all, &keepers));
+    did(&mut cluster, fence_with("us", set(&all[2..])));
+    let kept = &cluster.file().unwrap().configuration;
+    assert_eq!(kept.replicas, set(&["us-2", "eu-1", "eu-2", "ap-1", "ap-2"]));
+    assert_eq!((&kept.joining, &kept.replaced), (&set(&["ap-2"]), &set(&["us-1"])));
+    assert!(topology(&cluster).lost_seats().eq([NodeId(1)]));
+    let mut cluster = of(&small(&all, &keepers));
+    did(&mut cluster, fence_with("ap", set(&all[..4])));
+    stands(&mut cluster, "ap");
+    assert!(topology(&cluster).lost_seats().eq([NodeId(4)]));
+    assert_eq!(comes(&mut cluster, "eu", &all[..4]), "eu-3");
+    assert!(topology(&cluster).lost_seats().next().is_none());
+    let kept = &cluster.file().unwrap().configuration;
+    assert_eq!(kept.replicas, set(&["us-1", "us-2", "eu-1", "eu-2", "eu-3"]));
+}
+
+#[test]
+fn a_seat_does_not_stay_empty_where_that_would_stop_the_others() {
+    let all = ["us-1", "eu-1", "ap-1"];
+    let mut old = small(&all, &all);
+    old.configuration.levels.now = Level::KEPT;
+    let why = refused(&mut of(&old), fence_with("ap", set(&all[..2])));
+    assert!(why.contains("ap-1 is to keep the configuration") && why.contains("add"), "{why}");
+    // S8: nodes that are drained take none.
+    let all = ["us-1", "us-2", "us-3", "ap-1", "ap-2"];
+    let mut cluster = of(&small(&all, &["us-1", "ap-1", "ap-2"]));
+    let drain = |name: &str, keeper: Option<&str>, up: &[&str]| Request::RemoveNode {
+        name: name.into(),
+        up: set(up),
+        keeper: keeper.map(String::from),
+        reason: Some("it is a test".into()),
+    };
+    did(&mut cluster, drain("us-2", None, &all));
+    did(&mut cluster, drain("us-3", None, &all));
+    let why = refused(&mut cluster, fence_with("ap", set(&all[..3])));
+    assert!(why.contains("1 of the 3 nodes that keep the configuration"), "{why}");
+    // Who was about to take part would be waited for.
+    let all = ["us-1", "us-2", "eu-1", "eu-2", "ap-1", "ap-2"];
+    let mut cluster = of(&small(&all, &["us-1", "us-2", "eu-1", "eu-2", "ap-1"]));
+    did(&mut cluster, drain("us-2", Some("ap-2"), &all));
+    let why = refused(&mut cluster, fence_with("ap", set(&all[..4])));
+    assert!(why.contains("node ap-2 is to keep the configuration"), "{why}");
 }
 
 #[test]

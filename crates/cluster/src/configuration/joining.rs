@@ -1,6 +1,6 @@
 //! Nodes that come: what they are called, and into which groups.
 
-use super::{Changed, NODES_MAX, change_group, quorums};
+use super::{Changed, Mutation, NODES_MAX, change_group, quorums, seats};
 use crate::Topology;
 use crate::topology::{ClusterFile, NodeEntry};
 use std::collections::BTreeSet;
@@ -90,9 +90,13 @@ pub(super) fn enrol(
     Ok(Some(name))
 }
 
-pub(super) fn up(file: &mut ClusterFile, name: &str) -> Changed {
+/// It comes into its groups, and takes a seat that a lost node has left empty.
+pub(super) fn up(file: &mut ClusterFile, name: &str, planted: Mutation) -> Changed {
     for membership in file.configuration.groups.values_mut() {
         membership.waits_for.take_if(|node| node == name);
+    }
+    if !planted.is(Mutation::LeavesSeats) {
+        seats::fill(file, &BTreeSet::from([name.to_string()]))?;
     }
     Ok(None)
 }

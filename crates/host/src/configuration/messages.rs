@@ -1,6 +1,6 @@
 //! What the replica of the configuration says to others, to its node, and to its disk.
 
-use meridian_cluster::Topology;
+use meridian_cluster::{Topology, configuration};
 use meridian_core::{NodeId, PLANTED_BUGS};
 use meridian_paxos as paxos;
 use serde::{Deserialize, Serialize};
@@ -67,12 +67,16 @@ pub enum Mutation {
     /// A replica that comes later begins with those that kept the configuration first, as if they
     /// still did.
     BeginsWithFirst,
-    /// The level of features rises when one node speaks it.
-    RisesEarly,
+    /// One of the service.
+    InService(configuration::Mutation),
 }
 
 impl Mutation {
     pub(crate) fn is(self, bug: Mutation) -> bool {
         PLANTED_BUGS && self == bug
+    }
+
+    pub(super) fn in_service(self) -> configuration::Mutation {
+        if let Mutation::InService(planted) = self { planted } else { Default::default() }
     }
 }

@@ -122,8 +122,9 @@ impl ConfigurationReplica {
         };
         // Where they listen says the topology.
         let addresses = members.iter().map(|node| (*node, String::new())).collect();
-        let early = self.mutation.is(Mutation::RisesEarly);
-        let (me, service) = (self.process(self.me), Configuration::default().rising_early(early));
+        let planted = self.mutation.in_service();
+        let (me, service) = (self.process(self.me), Configuration::default());
+        let service = service.with_mutation(planted);
         // It keeps its memory, so that its starts need not be told apart.
         let seed = meridian_core::mix(u64::from(self.me.0));
         let paxos =

@@ -30,6 +30,12 @@ fn nodes_that_keep_the_configuration_go_under_faults() {
     all_hold(200..300, &Trial { keepers: Some(3), ..Trial::default() });
 }
 
+/// Three regions of one node each, of which one is lost.
+#[test]
+fn nodes_that_come_take_the_seats_of_lost_ones_under_faults() {
+    all_hold(300..400, &Trial { loses: Some(true), keepers: Some(3), ..Trial::default() });
+}
+
 #[test]
 fn planted_bugs_are_noticed() {
     each_planted_is_found(&Trial::planted(), |_| 0..1000);

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Configuration, Reply, Request};
-use meridian_cluster::topology::DeliveryOrder;
+use meridian_cluster::topology::{ClusterFile, DeliveryOrder};
 use meridian_core::level::Level;
 use meridian_core::{GroupId, MessageId, NodeId, Time};
 use meridian_fs::operation::{NewNode, RenameMode};
@@ -204,15 +204,29 @@ impl Owner<Node> for Struck {
 
 type Cluster = World<Node, Struck>;
 
-fn cluster(seed: u64, faults: Option<Faults>, mutation: Mutation) -> Cluster {
+/// So many nodes in each region. Where there are fewer than three, each replicates `global`, and
+/// all but the last of an even number keep the configuration: nobody can do so in the place of
+/// some.
+fn first(nodes: usize, order: DeliveryOrder) -> ClusterFile {
+    let mut first = file(nodes, order);
+    first.configuration.levels.now = Level::SEATS;
+    if nodes < 3 {
+        for node in &mut first.nodes {
+            node.groups = vec!["global".into(), node.region.clone()];
+        }
+        let keepers = first.nodes.iter().take(nodes * 3 - (nodes + 1) % 2);
+        first.configuration.replicas = keepers.map(|node| node.name.clone()).collect();
+    }
+    first
+}
+
+fn cluster(seed: u64, nodes: usize, faults: Option<Faults>, mutation: Mutation) -> Cluster {
     let order = match seed % 2 {
         0 => DeliveryOrder::Sequential,
         _ => DeliveryOrder::Linearizable,
     };
     let mut configuration = Configuration::default();
-    let mut file = file(3, order);
-    file.configuration.levels.now = Level::FENCES;
-    let json = serde_json::to_string(&file).expect("JSON");
+    let json = serde_json::to_string(&first(nodes, order)).expect("JSON");
     let reply = configuration.change(Request::Initialise(json));
     assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
     let topology = Arc::new(Topology::new(configuration.file().expect("there")).expect("S1"));
@@ -264,11 +278,8 @@ enum Way {
     Alive,
 }
 
-/// Files are made in each region, and many updates begun; then one is lost, and fenced. In the end
-/// those that stay have come to the same, and the region's directory is gone.
-fn loses_a_region(seed: u64, faults: Option<Faults>, mutation: Mutation) {
-    let mut world = cluster(seed, faults, mutation);
-    let random = &mut Random::seed_from_u64(seed ^ 0x10_57);
+/// Files are made in each region.
+fn make_files(world: &mut Cluster) {
     for region in REGIONS {
         for number in 1..=FILES {
             let (parent, node) = (Place::top(region), NewNode::new(Kind::File, 0o644));
@@ -276,8 +287,17 @@ fn loses_a_region(seed: u64, faults: Option<Faults>, mutation: Mutation) {
         }
     }
     let stimuli = world.owner.ask();
-    inject(&mut world, stimuli);
-    await_that(&mut world, "the files are never made", |world| world.owner.is_answered());
+    inject(world, stimuli);
+    await_that(world, "the files are never made", |world| world.owner.is_answered());
+}
+
+/// Files are made in each region, and many updates begun; then one is lost, and fenced. In the end
+/// those that stay have come to the same, and the region's directory is gone.
+fn loses_a_region(seed: u64, faults: Option<Faults>, mutation: Mutation) {
+    let random = &mut Random::seed_from_u64(seed ^ 0x10_57);
+    let nodes = *[1, 2, 3, 3].choose(random).expect("four");
+    let mut world = cluster(seed, nodes, faults, mutation);
+    make_files(&mut world);
     let (strikes, region) = (random.random_range(0..UPDATES), *REGIONS.choose(random).expect("3"));
     let way = *[Way::Stopped, Way::CutOff, Way::Alive].choose(random).expect("three");
     let mut decides = None;

@@ -27,6 +27,10 @@ pub struct Plan {
     /// Who keeps the configuration no more, and who does in their place.
     keepers_lost: Vec<String>,
     keepers_new: Vec<String>,
+    /// Who of the lost nodes keeps the configuration, with nobody to do so in its place until a
+    /// node is added; and how many nodes are to keep it.
+    seats_empty: Vec<String>,
+    seats: usize,
     /// The groups whose members change.
     groups: Vec<GroupPlan>,
     /// No node that answers has keys of all regions.
@@ -84,6 +88,8 @@ impl Plan {
             nodes: names(&lost.nodes),
             keepers_lost: kept.difference(keeps).cloned().collect(),
             keepers_new: keeps.difference(kept).cloned().collect(),
+            seats_empty: stands.lost_seats().map(|node| name(&node)).collect(),
+            seats: keeps.len(),
             groups: changed.collect(),
             keyless: *keyless,
             keys_agreed: !lost.keys_stay,
@@ -107,6 +113,14 @@ impl Plan {
         if !self.keepers_lost.is_empty() {
             let (lost, new) = (self.keepers_lost.join(", "), self.keepers_new.join(", "));
             lines.push(format!("  the configuration is kept by {new} instead of {lost}"));
+        }
+        if !self.seats_empty.is_empty() {
+            let (seats, empty) = (self.seats, self.seats_empty.join(", "));
+            let left = seats - self.seats_empty.len();
+            lines.push(format!(
+                "  the configuration is kept by {left} nodes of {seats}: nobody can do so instead of \
+                 {empty}\n  until a node is added"
+            ));
         }
         lines.push(format!(
             "\nWhat only these nodes have is lost to the others: all that is placed in {region} \
@@ -161,12 +175,12 @@ mod tests {
     use meridian_core::level::Level;
 
     fn plan(up: &[&str]) -> anyhow::Result<Plan> {
-        plan_at(Level::KEPT, up)
+        plan_of(3, Level::KEPT, up)
     }
 
-    fn plan_at(level: Level, up: &[&str]) -> anyhow::Result<Plan> {
+    fn plan_of(nodes: u16, level: Level, up: &[&str]) -> anyhow::Result<Plan> {
         let regions = ["us", "eu", "ap"].map(String::from).into();
-        let shape = Shape { regions, nodes_per_region: Some(3), ..Shape::default() };
+        let shape = Shape { regions, nodes_per_region: Some(nodes), ..Shape::default() };
         let up = up.iter().map(|name| name.to_string()).collect();
         let region = "ap".to_string();
         let request = Request::FenceRegion { region, up, keyless: false, now_ms: 9 };
@@ -192,9 +206,19 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_says_which_seats_are_left_empty() {
+        let plan = plan_of(1, Level::SEATS, &["us-1", "eu-1"]).unwrap();
+        assert_eq!((plan.seats_empty.join(" "), plan.seats), ("ap-1".to_string(), 3));
+        assert!(plan.keepers_lost.is_empty() && plan.keepers_new.is_empty());
+        let text = plan.for_people();
+        assert!(text.contains("kept by 2 nodes of 3: nobody can do so instead of ap-1"), "{text}");
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+    }
+
+    #[test]
     fn below_their_level_a_plan_says_that_keys_of_all_regions_stay_open() {
         let up = ["us-1", "us-2", "us-3", "eu-1", "eu-2", "eu-3"];
-        let plan = plan_at(Level::FENCES, &up).unwrap();
+        let plan = plan_of(3, Level::FENCES, &up).unwrap();
         let text = plan.for_people();
         assert!(!plan.keys_agreed && text.contains("stay open for ever"), "{text}");
         assert!(!text.contains("the rest is dropped"), "{text}");

@@ -56,12 +56,16 @@ impl Cluster {
         let reply: Reply = postcard::from_bytes(&bytes).expect("of this version");
         self.asks[at].reply = Some(reply.clone());
         match reply {
-            Reply::Done { version, .. } => self.on_done(at, version),
+            Reply::Done { version, added } => self.on_done(at, (version, added)),
             Reply::Refused(why) => self.on_refused(at, &why),
         }
     }
 
-    fn on_done(&mut self, at: usize, version: u64) -> Vec<Stimulus<ConfigurationReplica>> {
+    fn on_done(
+        &mut self,
+        at: usize,
+        (version, added): (u64, Option<String>),
+    ) -> Vec<Stimulus<ConfigurationReplica>> {
         self.acknowledged = self.acknowledged.max(version);
         let mut stimuli = match self.asks[at].request.clone() {
             Request::Initialise(_) => vec![self.set_next()],
@@ -73,8 +77,12 @@ impl Cluster {
                 let after = MS * self.random.random_range(200..1500);
                 vec![self.plan(after, Plan::Report(name))]
             }
-            Request::AddNode { .. }
-            | Request::AddRegion { .. }
+            Request::AddNode { .. } => {
+                let name = added.expect("a node that is added has a name");
+                let after = MS * self.random.random_range(20..2000);
+                vec![self.plan(after, Plan::Begin(Request::Up { name }))]
+            }
+            Request::AddRegion { .. }
             | Request::RemoveRegion { .. }
             | Request::CloseRegion { .. }
             | Request::FenceRegion { .. }
@@ -106,11 +114,46 @@ impl Cluster {
         match self.asks[at].request.clone() {
             // Groups are changing, or who was to keep the configuration goes itself.
             Request::RemoveNode { name, .. } => vec![self.plan(MS * 500, Plan::Remove(name))],
+            Request::FenceRegion { region, .. } => vec![self.plan(MS * 500, Plan::Fence(region))],
+            Request::AddNode { region, .. } => vec![self.plan(MS * 500, Plan::Add(region))],
             request @ Request::Speaks { .. } if why.contains("no configuration yet") => {
                 vec![self.plan(MS * 500, Plan::Begin(request))]
             }
+            // The others speak more, and the level has risen without it.
+            Request::Speaks { name, .. } if self.is_gone(&name) => Vec::new(),
             request => panic!("history: {request:?} is refused: {why}"),
         }
+    }
+
+    fn is_gone(&self, name: &str) -> bool {
+        let topology = self.newest().map(|file| Topology::new(file).expect("S1"));
+        let node = topology.as_ref().and_then(|topology| topology.node_named(name));
+        topology.zip(node).is_some_and(|(topology, node)| topology.is_gone(node))
+    }
+
+    /// The nodes that answer.
+    fn up(&self, topology: &Topology) -> BTreeSet<String> {
+        let answer = topology.present().filter(|node| Some(*node) != self.dead);
+        answer.map(|node| topology.node(node).name.clone()).collect()
+    }
+
+    /// A region is declared lost, as a command does that.
+    pub(super) fn fence_region(&mut self, region: String) -> Vec<Stimulus<ConfigurationReplica>> {
+        let Some(file) = self.newest() else {
+            return vec![self.plan(MS * 500, Plan::Fence(region))];
+        };
+        let up = self.up(&Topology::new(file).expect("S1"));
+        self.ask(Request::FenceRegion { region, up, keyless: true, now_ms: 1 })
+    }
+
+    /// A node comes to a region, as a command has it come.
+    pub(super) fn add_to(&mut self, region: String) -> Vec<Stimulus<ConfigurationReplica>> {
+        let Some(file) = self.newest() else {
+            return vec![self.plan(MS * 500, Plan::Add(region))];
+        };
+        let up = self.up(&Topology::new(file).expect("S1"));
+        let address = format!("{region}-{}", self.planned);
+        self.ask(Request::AddNode { region, name: None, address, up })
     }
 
     /// A node is to be removed, as a command does that.
@@ -120,10 +163,10 @@ impl Cluster {
         };
         let topology = Topology::new(&file).expect("S1");
         let answers = |id: &NodeId| Some(*id) != self.dead;
+        let up = self.up(&topology);
         let keeps = |id: &NodeId| topology.keeping.goes_on(*id);
         let free = |id: &NodeId| answers(id) && !keeps(id) && topology.node(*id).name != name;
         let name_of = |id: NodeId| topology.node(id).name.clone();
-        let up: BTreeSet<_> = topology.present().filter(answers).map(name_of).collect();
         let stays = |id: &NodeId| topology.node(*id).draining.is_none();
         let keeper = topology.staying_in(meridian_core::RegionId(0)).filter(stays).find(free);
         let keeper = keeper.filter(|_| file.configuration.replicas.contains(&name)).map(name_of);

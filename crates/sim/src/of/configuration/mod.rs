@@ -1,5 +1,5 @@
-//! Nodes that keep the configuration are removed while it changes: it is never lost, and never has
-//! two histories.
+//! Nodes that keep the configuration are removed while it changes, or lost: it is never lost, and
+//! never has two histories.
 //!
 //! The nodes run the real [`ConfigurationReplica`]. Simulated are who asks for changes, how nodes
 //! follow the configuration, and the other parts of a node, as far as they report something.
@@ -13,7 +13,8 @@ use crate::world::{Owner, Random, Stimulus};
 use asks::Ask;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Request, Show, Shown, encode};
-use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_cluster::levels::Levels;
+use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, Group, NodeEntry};
 use meridian_core::level::Level;
 use meridian_core::{ClientId, NodeId, Time};
 use meridian_host::configuration::{Command, ConfigurationReplica};
@@ -33,7 +34,8 @@ pub const NAMED: Named = Named {
 Each seed is a run of five nodes in simulated time, of which one or three keep the configuration
 of their cluster. Two nodes are removed, the first one of those that keep it, while it is changed;
 links are cut and reset, nodes crash and start again with the configuration of their first start,
-the first node that is removed may be gone for good before. Then all is mended. Checked are that a
+the first node that is removed may be gone for good before. Or there are three regions of one node
+each, one is fenced as lost, and one or two nodes come. Then all is mended. Checked are that a
 version of the configuration is the same wherever it is known, that no change is lost that was
 acknowledged, and at the end that those keep the configuration whom it names, and nobody else.
 
@@ -84,6 +86,10 @@ enum Plan {
     Say { to: NodeId, topology: Arc<Topology> },
     /// Something is asked for.
     Begin(Request),
+    /// A region is to be declared lost.
+    Fence(String),
+    /// A node comes to that region.
+    Add(String),
 }
 
 /// Who asks for changes, and what nodes know: the owner of a world of [`ConfigurationReplica`]s.
@@ -104,8 +110,14 @@ pub struct Cluster {
     set: u32,
     /// Changes of groups that are under way.
     changing: BTreeSet<(String, u64)>,
+    /// The configuration at first.
+    first: ClusterFile,
     /// Who is removed, and when.
     remove: Vec<(String, Duration)>,
+    /// Which region is lost, and when that is said.
+    fence: Option<(String, Duration)>,
+    /// Which regions get a node, and when.
+    add: Vec<(String, Duration)>,
     /// Who does not answer.
     dead: Option<NodeId>,
 }
@@ -137,12 +149,31 @@ pub fn file(keepers: usize) -> ClusterFile {
     file
 }
 
+/// The same of three regions with one node each, which all keep it.
+pub fn regions() -> ClusterFile {
+    let mut all = file(0);
+    all.nodes.truncate(3);
+    for (node, region) in all.nodes.iter_mut().zip([REGION, "eu", "ap"]) {
+        (node.name, node.address) = (format!("{region}-1"), format!("{region}-1:1"));
+        (node.region, node.groups) = (region.into(), vec!["global".into(), region.into()]);
+    }
+    let kept = &mut all.configuration;
+    kept.replicas = all.nodes.iter().map(|node| node.name.clone()).collect();
+    kept.levels = Levels::of_new(Level::SEATS, kept.replicas.iter());
+    all
+}
+
 impl Cluster {
     fn new(seed: u64, drawn: &Drawn) -> Cluster {
-        let first = file(drawn.keepers);
+        let first = drawn.first();
         let topology = Arc::new(Topology::new(&first).expect("it is well formed"));
         let nodes = (0..NODES).map(NodeId);
         let name = |node: usize| first.nodes[node].name.clone();
+        let region = |node: usize| first.nodes[node].region.clone();
+        let remove = drawn.remove.iter().map(|(node, at)| (name(*node), *at)).collect();
+        let fence = drawn.lost.as_ref().map(|lost| (region(lost.node), lost.fenced));
+        let add = drawn.lost.iter().flat_map(|lost| &lost.add);
+        let add = add.map(|(node, at)| (region(*node), *at)).collect();
         Cluster {
             random: Random::seed_from_u64(seed ^ 0xc0f1),
             plans: BTreeMap::new(),
@@ -154,8 +185,11 @@ impl Cluster {
             acknowledged: 0,
             set: 0,
             changing: BTreeSet::new(),
-            remove: drawn.remove.iter().map(|(node, at)| (name(*node), *at)).collect(),
-            dead: drawn.dead.map(|_| NodeId(drawn.remove[0].0 as u16)),
+            first,
+            remove,
+            fence,
+            add,
+            dead: drawn.dies().map(|(node, _)| node),
         }
     }
 
@@ -227,10 +261,13 @@ impl Cluster {
     fn on_version(&mut self, file: &ClusterFile) -> Vec<Stimulus<ConfigurationReplica>> {
         let topology = Topology::new(file).expect("S1");
         let mut stimuli = Vec::new();
-        for group in topology.groups.iter().filter(|group| group.next.is_some()) {
-            let number = group.number + 1;
-            if self.changing.insert((group.name.clone(), number)) {
-                let request = Request::InForce { group: group.name.clone(), number };
+        let changing = topology.groups.iter().filter(|of| of.next.is_some());
+        let changing = changing.filter(|group| group.waits_for.is_none());
+        let changing = changing.map(|group| (group.name.clone(), group.number + 1));
+        let lost = topology.open_fence().map(|of| (topology.group_name(of.group), of.number));
+        for (group, number) in changing.chain(lost) {
+            if self.changing.insert((group.clone(), number)) {
+                let request = Request::InForce { group, number };
                 let after = MS * self.random.random_range(20..1500);
                 stimuli.push(self.plan(after, Plan::Begin(request)));
             }
@@ -252,6 +289,25 @@ impl Cluster {
         }
     }
 
+    /// S8: those that keep the configuration are a majority of those that are to keep it.
+    fn check_seats(file: &ClusterFile) -> Result<(), String> {
+        let topology = Topology::new(file).expect("S1");
+        let (lost, seats) = (topology.lost_seats().count(), topology.keeping.replicas.len());
+        match 2 * lost < seats {
+            true => Ok(()),
+            false => Err(format!("seats: {lost} of {seats} are those of lost nodes")),
+        }
+    }
+
+    /// Whether all nodes that were to come have, no group changes, and the fence stands.
+    fn is_settled(&self, topology: &Topology) -> bool {
+        let is_so = |group: &Group| group.next.is_none() && group.waits_for.is_none();
+        topology.nodes.len() == self.first.nodes.len() + self.add.len()
+            && topology.groups.iter().all(is_so)
+            && topology.open_fence().is_none()
+            && topology.lost().len() == usize::from(self.fence.is_some())
+    }
+
     /// Whether all that was to be done is, and all nodes know.
     fn is_done(&self) -> bool {
         let gone = |topology: &Topology, name: &str| {
@@ -260,10 +316,13 @@ impl Cluster {
         let Some(newest) = self.newest() else { return false };
         let topology = Topology::new(newest).expect("S1");
         let version = newest.configuration.version;
+        let is_gone =
+            |node: NodeId| usize::from(node.0) < topology.nodes.len() && topology.is_gone(node);
         let knows = |(node, told): (&NodeId, &Arc<Topology>)| {
-            told.version == version || topology.is_gone(*node) || Some(*node) == self.dead
+            told.version == version || is_gone(*node) || Some(*node) == self.dead
         };
         self.set == SETTINGS
+            && self.is_settled(&topology)
             && self.asks.iter().all(Ask::is_done)
             && self.remove.iter().all(|(name, _)| gone(&topology, name))
             && self.told.iter().all(knows)
@@ -278,7 +337,7 @@ impl Cluster {
 
 impl Owner<ConfigurationReplica> for Cluster {
     fn begin(&mut self) -> Vec<Stimulus<ConfigurationReplica>> {
-        let first = file(self.told[&NodeId(0)].keeping.replicas.len());
+        let first = self.first.clone();
         let text = serde_json::to_string(&first).expect("JSON");
         let mut stimuli = self.ask(Request::Initialise(text));
         for node in self.told.keys().copied().collect::<Vec<_>>() {
@@ -288,12 +347,18 @@ impl Owner<ConfigurationReplica> for Cluster {
         // The nodes are upgraded while the rest goes on.
         for node in &first.nodes {
             let after = MS * self.random.random_range(1..6000);
-            let newest = Level(self.random.random_range(2..4));
+            let newest = Level(first.configuration.levels.now.0 + self.random.random_range(1..3));
             let speaks = Request::Speaks { name: node.name.clone(), newest };
             stimuli.push(self.plan(after, Plan::Begin(speaks)));
         }
         for (name, after) in self.remove.clone() {
             stimuli.push(self.plan(after, Plan::Remove(name)));
+        }
+        if let Some((region, after)) = self.fence.clone() {
+            stimuli.push(self.plan(after, Plan::Fence(region)));
+        }
+        for (region, after) in self.add.clone() {
+            stimuli.push(self.plan(after, Plan::Add(region)));
         }
         stimuli
     }
@@ -323,6 +388,8 @@ impl Owner<ConfigurationReplica> for Cluster {
             Plan::Report(name) => self.report(name),
             Plan::Say { to, topology } => self.on_say(to, topology),
             Plan::Begin(request) => self.ask(request),
+            Plan::Fence(region) => self.fence_region(region),
+            Plan::Add(region) => self.add_to(region),
         }
     }
 
@@ -342,6 +409,7 @@ impl Owner<ConfigurationReplica> for Cluster {
         match self.versions.get(&version) {
             None => {
                 self.check_level(file)?;
+                Cluster::check_seats(file)?;
                 self.versions.insert(version, file.clone());
             }
             Some(known) if known == file => {}

@@ -1,12 +1,15 @@
-//! A trial: two of five nodes are removed.
+//! A trial: two of five nodes are removed. Or of three regions of one node each, which all keep the
+//! configuration, one is lost and fenced, and nodes come.
 
 use super::words::Words;
-use super::{Cluster, MS, NODES, SETTINGS, file};
+use super::{Cluster, MS, NODES, SETTINGS, file, regions};
 use crate::faults::Faults;
 use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation, WorldOf};
 use crate::world::{Random, Setup};
 use meridian_cluster::Topology;
+use meridian_cluster::configuration::Mutation as InService;
+use meridian_cluster::topology::ClusterFile;
 use meridian_core::{NodeId, PLANTED_BUGS};
 use meridian_host::configuration::{ConfigurationReplica, Mutation};
 use rand::{RngExt, SeedableRng};
@@ -20,6 +23,8 @@ use std::time::Duration;
 pub struct Trial {
     /// How many nodes keep the configuration.
     pub keepers: Option<usize>,
+    /// Whether a region is lost: only where three nodes keep the configuration.
+    pub loses: Option<bool>,
     /// What may go wrong.
     pub faults: Option<Faults>,
     /// A planted bug.
@@ -34,16 +39,61 @@ pub struct Drawn {
     pub keepers: usize,
     /// Which nodes are removed, and when; the first keeps the configuration.
     pub remove: Vec<(usize, Duration)>,
-    /// When the first of them is gone for good, if it is: only one of three.
+    /// Which region is lost, and what comes after that. Then no node is removed.
+    pub lost: Option<Lost>,
+    /// When the first of those that are removed, or the one that is lost, is gone for good; if it
+    /// is: only one of three.
     pub dead: Option<Duration>,
     /// What may go wrong.
     pub faults: Faults,
 }
 
+/// A region of one node is lost.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// The node.
+    pub node: usize,
+    /// When it is fenced: after the node has stopped, or somewhat before.
+    pub fenced: Duration,
+    /// Nodes that come: to whose region, and when.
+    pub add: Vec<(usize, Duration)>,
+}
+
+impl Lost {
+    fn draw(random: &mut Random, fenced: Duration) -> Lost {
+        let node = random.random_range(0..3);
+        let count = random.random_range(1..=2);
+        let add = (0..count).map(|_| {
+            let region = (node + random.random_range(1..3)) % 3;
+            (region, fenced + MS * random.random_range(0..8000))
+        });
+        let add = add.collect();
+        Lost { node, fenced, add }
+    }
+}
+
+impl Drawn {
+    /// The cluster as it is at first.
+    pub fn first(&self) -> ClusterFile {
+        if self.lost.is_some() { regions() } else { file(self.keepers) }
+    }
+
+    /// The node that is gone for good, and when.
+    pub fn dies(&self) -> Option<(NodeId, Duration)> {
+        let node = self.lost.as_ref().map_or_else(|| self.remove[0].0, |lost| lost.node);
+        self.dead.map(|at| (NodeId(u16::try_from(node).expect("one of five")), at))
+    }
+}
+
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Drawn { keepers, remove, dead, .. } = self;
-        write!(f, "{keepers} keep the configuration, removed {remove:?}, dead {dead:?}")
+        let Drawn { keepers, remove, lost, dead, .. } = self;
+        match lost {
+            Some(lost) => write!(f, "three regions of one node, {lost:?}, dead {dead:?}"),
+            None => {
+                write!(f, "{keepers} keep the configuration, removed {remove:?}, dead {dead:?}")
+            }
+        }
     }
 }
 
@@ -74,16 +124,23 @@ impl Subject for Trial {
         let calm = random.random_ratio(1, 4);
         let place = place % keepers;
         let other = (place + other) % usize::from(NODES);
+        let loses = random.random_ratio(1, 3);
+        let loses = keepers == 3 && self.loses.unwrap_or(loses);
+        let lost = loses.then(|| Lost::draw(random, first));
+        // What is called lost may be as alive as ever.
+        let dies = if loses { first.mul_f64(random.random_range(0.2..1.3)) } else { dies };
+        let remove = if loses { Vec::new() } else { vec![(place, first), (other, second)] };
         Drawn {
             keepers,
-            remove: vec![(place, first), (other, second)],
-            dead: dead.then_some(dies),
+            remove,
+            lost,
+            dead: (dead || loses).then_some(dies),
             faults: self.faults.clone().unwrap_or(if calm { Faults::none() } else { faults() }),
         }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let topology = Arc::new(Topology::new(&file(drawn.keepers)).expect("it is well formed"));
+        let topology = Arc::new(Topology::new(&drawn.first()).expect("it is well formed"));
         let mutation = self.mutation;
         // A node that starts again has the configuration of its first start, and learns of later
         // ones.
@@ -92,7 +149,7 @@ impl Subject for Trial {
         let peers = (0..NODES).map(NodeId).collect();
         let setup = Setup { faults: drawn.faults.clone(), ..Setup::lan(peers, make) };
         let owner = Cluster::new(seed, drawn);
-        let operator = owner.dead.zip(drawn.dead);
+        let operator = drawn.dies();
         Made { setup, owner, operator }
     }
 
@@ -128,6 +185,10 @@ impl Subject for Trial {
         if owner.acknowledged > version {
             return Err(format!("lost: {} was told, {version} is there", owner.acknowledged));
         }
+        let topology = Topology::new(newest).expect("S1");
+        if let Some(seat) = topology.lost_seats().next() {
+            return Err(format!("seats: nobody that came takes that of {seat}"));
+        }
         match newest.rtt_ms.values().copied().eq([SETTINGS]) {
             true => Ok(()),
             false => Err(format!("lost: {SETTINGS} was set last, {:?} is there", newest.rtt_ms)),
@@ -159,13 +220,11 @@ impl Subject for Trial {
         if !PLANTED_BUGS {
             return Vec::new();
         }
-        let all = [
-            Mutation::EndsEarly,
-            Mutation::BeginsAlone,
-            Mutation::BeginsWithFirst,
-            Mutation::RisesEarly,
-        ];
-        let trial = |mutation| Trial { mutation, ..Trial::default() };
-        all.map(|mutation| (format!("{mutation:?}"), trial(mutation))).into()
+        let all = [Mutation::EndsEarly, Mutation::BeginsAlone, Mutation::BeginsWithFirst];
+        let in_service = [InService::RisesEarly, InService::DropsSeats, InService::LeavesSeats];
+        let of_replica = all.map(|mutation| (format!("{mutation:?}"), mutation));
+        let of_service = in_service.map(|bug| (format!("{bug:?}"), Mutation::InService(bug)));
+        let trial = |(name, mutation)| (name, Trial { mutation, ..Trial::default() });
+        of_replica.into_iter().chain(of_service).map(trial).collect()
     }
 }
