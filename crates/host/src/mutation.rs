@@ -33,6 +33,8 @@ pub enum Mutation {
     ForgetsHeard,
     /// Heirs go on before all have reported.
     BeginsEarly,
+    /// Heirs that have begun do not tell others with what.
+    HandsOnNothing,
 }
 
 impl Mutation {

@@ -58,7 +58,7 @@ use regions::RegionsSaid;
 pub use snapshots::SNAPSHOT_LEASE;
 use snapshots::{Heard, Snapshots};
 use votes::Votes;
-pub(crate) use votes::decode as votes_of_report;
+pub(crate) use votes::{decode as votes_of_report, encode as report_of_votes};
 
 /// How long a client may hold locks and files without a name without saying that it lives.
 pub const LEASE: Duration = Duration::from_secs(30);

@@ -4,10 +4,13 @@
 //! A replica that is sealed makes its report on votes in the same step, after the record of the
 //! seal. So once that is known after a crash, either the report is, or it is made anew, with all
 //! votes that anything rests on (V1).
+//!
+//! An heir that has begun hands on with what it did: that is the same for all, as no report ever
+//! changes (V2). So a reporter that is lost holds nobody up once one heir has heard all of them.
 
 use super::{Message, Node, Output, REPLICA_TICK, Record, Timer};
 use crate::mutation::Mutation;
-use crate::replica::{Replica, Wish, votes_of_report};
+use crate::replica::{Replica, Wish, report_of_votes, votes_of_report};
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_cluster::lost::LostRegion;
@@ -29,6 +32,8 @@ pub(super) struct Heirs {
     begun: BTreeMap<GroupId, Inheritance>,
     /// A planted bug: it begins before all have reported.
     pub early: bool,
+    /// A planted bug: it hands nothing on.
+    pub silent: bool,
 }
 
 /// With what an heir begins.
@@ -70,13 +75,32 @@ impl Heirs {
     pub fn gathers(&self, group: GroupId) -> bool {
         self.gathering.contains_key(&group)
     }
+
+    /// All reports on `group` together, if this node has begun as one of these heirs.
+    fn handed_on(&self, group: GroupId, number: u64) -> Option<Bytes> {
+        let begun = self.begun.get(&group).filter(|begun| begun.fence.config.number == number);
+        begun.filter(|_| !self.silent).map(|begun| report_of_votes(&begun.votes))
+    }
 }
 
 impl Gathering {
-    /// The votes in all reports together, once they are complete and none is damaged.
+    /// The other heirs, who tell something once they have begun.
+    fn heirs(&self) -> impl Iterator<Item = ProcessId> + '_ {
+        let Config { group, members, .. } = &self.fence.config;
+        members.iter().map(|node| group.of(*node))
+    }
+
+    /// Who tells it something.
+    fn tellers(&self) -> Vec<ProcessId> {
+        self.fence.reporters.iter().copied().chain(self.heirs()).collect()
+    }
+
+    /// The votes in all reports together, once they are complete, or were handed on, and none is
+    /// damaged.
     fn votes(&self, early: bool) -> Option<BTreeMap<MessageId, Vote>> {
-        let mut reporters = self.fence.reporters.iter();
-        if !early && reporters.any(|process| self.parts.offset(*process).is_some()) {
+        let has = |process| self.parts.offset(process).is_none();
+        let handed_on = self.heirs().any(has);
+        if !early && !handed_on && !self.fence.reporters.iter().copied().all(has) {
             return None;
         }
         let mut all = BTreeMap::new();
@@ -146,14 +170,14 @@ impl Node {
         let Some(gathering) = self.heirs.gathering.get_mut(&group) else { return };
         if gathering.asked.is_none_or(|at| now.since(at) >= RETRY) {
             gathering.asked = Some(now);
-            for process in gathering.fence.reporters.clone() {
+            for process in gathering.tellers() {
                 self.want_votes(now, group, process, out);
             }
         }
         self.begin(now, group, out); // Where there is nobody to ask.
     }
 
-    /// Asks a reporter for what is missing of its report on `group`.
+    /// Asks a reporter, or another heir, for what is missing of its report on `group`.
     fn want_votes(&mut self, now: Time, group: GroupId, of: ProcessId, out: &mut Outbox<Self>) {
         let Some(gathering) = self.heirs.gathering.get(&group) else { return };
         let Some(offset) = gathering.parts.offset(of) else { return };
@@ -166,7 +190,8 @@ impl Node {
         }
     }
 
-    /// A part of what our replica of `by` has reported on the votes of `of`, if it has.
+    /// A part of what our replica of `by` has reported on the votes of `of`, if it has; that of an
+    /// heir is all reports together.
     pub(super) fn votes_part(
         &self,
         of: GroupId,
@@ -174,8 +199,11 @@ impl Node {
         by: GroupId,
         offset: u64,
     ) -> Option<VotesPart> {
-        let report = self.replicas.get(&by)?.report_on(of, number)?;
-        let bytes = Parts::part(report, offset)?;
+        let report = match by == of {
+            true => self.heirs.handed_on(of, number)?,
+            false => self.replicas.get(&by)?.report_on(of, number)?.clone(),
+        };
+        let bytes = Parts::part(&report, offset)?;
         let total = report.len() as u64;
         Some(VotesPart { of, number, from: by, offset, bytes, total })
     }
@@ -191,8 +219,8 @@ impl Node {
         let VotesPart { of, number, from, offset, bytes, total } = part;
         let process = from.of(node);
         let Some(gathering) = self.heirs.gathering.get_mut(&of) else { return };
-        let Fence { config, reporters, .. } = &gathering.fence;
-        let counts = config.number == number && reporters.contains(&process);
+        let counts =
+            gathering.fence.config.number == number && gathering.tellers().contains(&process);
         if counts && gathering.parts.add(process, offset, &bytes, total) {
             self.want_votes(now, of, process, out);
             self.begin(now, of, out);
@@ -274,5 +302,6 @@ impl Node {
     pub(super) fn plant_in_heirs(&mut self, mutation: Mutation) {
         self.mutation = mutation;
         self.heirs.early = mutation.is(Mutation::BeginsEarly);
+        self.heirs.silent = mutation.is(Mutation::HandsOnNothing);
     }
 }

@@ -68,7 +68,7 @@ pub enum Message {
         of: GroupId,
         /// The configuration of the heirs.
         number: u64,
-        /// By the replica of which group.
+        /// By the replica of which group; of the lost one: all reports together, of another heir.
         by: GroupId,
         /// From this byte.
         offset: u64,

@@ -47,8 +47,9 @@ impl Votes {
 }
 
 /// The bytes of a report.
-fn encode(votes: &[(MessageId, Vote)]) -> Bytes {
-    postcard::to_stdvec(votes).expect("votes can be encoded").into()
+pub(crate) fn encode<'a>(votes: impl IntoIterator<Item = (&'a MessageId, &'a Vote)>) -> Bytes {
+    let votes: Vec<_> = votes.into_iter().collect();
+    postcard::to_stdvec(&votes).expect("votes can be encoded").into()
 }
 
 /// The votes of a report.
@@ -142,8 +143,7 @@ impl Replica {
         let forgets = self.votes.mutation.is(Mutation::ForgetsHeard);
         let report = |(group, number)| {
             let of = self.votes.heard.iter().filter(|((_, from), _)| *from == group && !forgets);
-            let votes: Vec<_> = of.map(|((id, _), vote)| (*id, vote.clone())).collect();
-            (group, number, encode(&votes))
+            (group, number, encode(of.map(|((id, _), vote)| (id, vote))))
         };
         self.multicast.fences().filter(is_due).map(report).collect()
     }

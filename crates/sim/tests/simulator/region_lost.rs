@@ -386,6 +386,52 @@ fn judge(mut world: Cluster, region: GroupId) {
     }
 }
 
+/// A node that has reported to one of three heirs only is lost for good, too: that heir hands on
+/// what it has.
+fn loses_a_reporter(seed: u64, mutation: Mutation) {
+    let mut world = cluster(seed, 3, None, mutation);
+    make_files(&mut world);
+    for number in 0..20 {
+        let update = world.owner.update(number);
+        world.owner.add(update);
+    }
+    let stimuli = world.owner.ask();
+    inject(&mut world, stimuli);
+    let random = &mut Random::seed_from_u64(seed ^ 0x9e_b0);
+    world.run_for(MS * random.random_range(0..100));
+    let [_, _, ap] = REGIONS;
+    strike(&mut world, ap, Way::Stopped, random);
+    let (reporter, heirs) = (NodeId(2), [3, 4, 5].map(NodeId)); // us-3 is in one group.
+    let cut = world.cut(&[reporter], &heirs[1..], true);
+    fence(&mut world, ap);
+    let lost = world.owner.topology.borrow().lost()[&ap].clone();
+    assert_eq!(lost.heirs, heirs);
+    await_that(&mut world, "no heir has all reports", |world| {
+        let node = world.process(heirs[0]);
+        let all = node.map(|node| node.status(world.now())).unwrap_or_default();
+        all.iter().any(|of| of.group == ap && of.epoch.config == lost.number)
+    });
+    world.retire(reporter);
+    world.mend_cut(cut);
+    await_that(&mut world, "no heirs go on", |world| {
+        world.owner.topology.borrow().open_fence().is_none()
+    });
+}
+
+#[test]
+fn a_reporter_that_one_heir_has_heard_holds_nobody_up() {
+    each_seed(0..10, |seed| loses_a_reporter(seed, Mutation::Correct));
+}
+
+#[test]
+fn an_heir_that_hands_nothing_on_is_caught() {
+    let fails = |mutation: Mutation| {
+        let run = || loses_a_reporter(0, mutation);
+        std::panic::catch_unwind(AssertUnwindSafe(run)).is_err()
+    };
+    assert!(fails(Mutation::HandsOnNothing) && !fails(Mutation::Correct));
+}
+
 #[test]
 fn all_go_on_without_a_lost_region() {
     each_seed(0..6, |seed| loses_a_region(seed, None, Mutation::Correct));
