@@ -2,14 +2,15 @@
 
 use crate::device::Device;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +20,9 @@ use std::str::FromStr;
 
 /// The helper that mounts for users.
 const HELPER: &str = "fusermount3";
+/// Where the kernel's connections with who serves file systems are shown, as most systems mount
+/// that (`fusectl`).
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// How a file system is mounted, and what it can do. The kernel checks permissions.
 #[derive(Clone, Debug)]
@@ -195,22 +199,46 @@ pub fn unmount(at: &Path) -> io::Result<()> {
     }
 }
 
-/// Has the kernel read ahead so far in what is mounted at `at`.
+/// A file of the kernel for the connection of what is mounted at `at` now: to write anything to it
+/// aborts that. Who waits for an answer gets an error, and so does each later call; what is mounted
+/// stays there. It is of that connection only, also when the number of that is another's.
 ///
 /// # Errors
-/// As those of writing to `/sys`: for root only.
-pub(crate) fn read_ahead(at: &Path, bytes: u32) -> io::Result<()> {
-    // Nobody answers there yet: it is not asked for attributes.
+/// As those of `open`. Where `fusectl` is not mounted, only root gets it: else `EPERM`.
+pub fn abort_file(at: &Path) -> io::Result<File> {
+    let name = format!("{}/abort", device(at)?);
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let shown = rustix::fs::open(format!("{CONNECTIONS}/{name}"), flags, Mode::empty());
+    let file = shown.or_else(|_| rustix::fs::openat(connections()?, name, flags, Mode::empty()))?;
+    Ok(file.into())
+}
+
+/// The same as is shown at [`CONNECTIONS`], mounted where nobody sees it.
+fn connections() -> rustix::io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_create(&context)?;
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    rustix::mount::fsmount(&context, flags, MountAttrFlags::empty())
+}
+
+/// The number of the device that what is mounted at `at` stands for, and of its connection. The
+/// file system is not asked.
+fn device(at: &Path) -> io::Result<u32> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let of = rustix::fs::statx(CWD, at, flags, StatxFlags::empty())?;
     if of.stx_dev_major != 0 {
         return Err(io::ErrorKind::NotFound.into()); // A disk: it is unmounted already.
     }
-    let (major, minor) = (of.stx_dev_major, of.stx_dev_minor);
-    std::fs::write(
-        format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
-        format!("{}", bytes >> 10),
-    )
+    Ok(of.stx_dev_minor)
+}
+
+/// Has the kernel read ahead so far in what is mounted at `at`.
+///
+/// # Errors
+/// As those of writing to `/sys`: for root only.
+pub(crate) fn read_ahead(at: &Path, bytes: u32) -> io::Result<()> {
+    let number = device(at)?;
+    std::fs::write(format!("/sys/class/bdi/0:{number}/read_ahead_kb"), format!("{}", bytes >> 10))
 }
 
 /// Words for the helper's `-o`.

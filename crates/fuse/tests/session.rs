@@ -3,7 +3,7 @@
 
 mod offer;
 
-use meridian_fuse::mounting::{Features, unmount};
+use meridian_fuse::mounting::{Features, abort_file, unmount};
 use meridian_fuse::{
     Access, Attributes, Directory, Entry, Lifetime, Operation, Options, Pages, Reply, Request,
     Room, Service, Session, Transport, mount,
@@ -323,6 +323,33 @@ fn an_abort_ends_who_waits_and_the_session() {
         unmount(at).unwrap_or_default(); // The first may have sufficed.
         world.session.join().unwrap();
         assert_eq!(mounted(at), None);
+    }
+}
+
+/// And none but that, though the next one may get its number.
+#[test]
+fn a_write_to_its_file_aborts_a_connection_and_leaves_it_mounted() {
+    for way in WAYS {
+        let Some(world) = world_over(way, 2) else { continue };
+        let at = world.at.path();
+        let mut abort = abort_file(at).unwrap();
+        fs::File::create_new(at.join("gate")).unwrap();
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| rustix::fs::statfs(at).map(|room| room.f_blocks));
+            world.waiting.recv().unwrap();
+            abort.write_all(b"1").unwrap();
+            let error = asks.join().unwrap().unwrap_err().raw_os_error();
+            assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&error), "{error}");
+        });
+        let gone = fs::metadata(at).unwrap_err().raw_os_error();
+        assert_eq!(gone, Some(libc::ENOTCONN));
+        assert!(mounted(at).is_some());
+        unmount(at).unwrap();
+        world.session.join().unwrap();
+        let next = world_over(way, 2).unwrap();
+        abort.write_all(b"1").unwrap();
+        fs::write(next.at.path().join("file"), "written").unwrap();
+        next.end();
     }
 }
 
