@@ -129,7 +129,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = mount::helper::called() {
+    if let Some(code) = mount::guard::called().or_else(mount::helper::called) {
         return code;
     }
     let matches = Cli::command().get_matches();

@@ -1,6 +1,7 @@
 //! `meridian mount`, and what the demo needs to mount.
 
 mod background;
+pub mod guard;
 pub mod helper;
 mod watch;
 
@@ -386,7 +387,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts the cluster at `point`, for a client in `region`. Needs a tokio runtime around it.
+    /// Mounts the cluster at `point`, for a client in `region`. Needs a tokio runtime around it, on
+    /// the main thread: when that ends the guard takes the mount for dead.
     ///
     /// # Errors
     /// If there is no such region, or mounting is not permitted.
@@ -410,7 +412,8 @@ impl Mount {
             ..options
         };
         let client = Client::connect(topology, &options)?;
-        let mounted = meridian_mount::mount(client.clone(), path, *access, source)?;
+        let guard = Some(guard::command());
+        let mounted = meridian_mount::mount_guarded(client.clone(), path, *access, source, guard)?;
         Ok(Mount { client, mounted, point })
     }
 

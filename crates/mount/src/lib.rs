@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`session`] | mounting, unmounting, what a dead process left behind |
+//! | [`guard`] | the process that frees who waits for a mount when that is killed |
 //! | [`handler`] | one method for each call of the kernel |
 //! | `call` | who asks, about what, and the way to answer |
 //! | `calls` | calls that need more than a translation |
@@ -39,6 +40,7 @@ mod call;
 mod calls;
 pub mod convert;
 mod eager;
+pub mod guard;
 pub mod handler;
 mod kept;
 mod known;
@@ -53,4 +55,4 @@ pub mod token;
 
 pub use meridian_fuse::mounting::remount;
 pub use meridian_fuse::{Access, Transport};
-pub use session::{Mount, MountError, clear_stale, mount};
+pub use session::{Mount, MountError, clear_stale, mount, mount_guarded};

@@ -1,13 +1,15 @@
 //! Mounting and unmounting.
 
+use crate::guard::Guard;
 use crate::handler::Handler;
 use crate::table;
 use meridian_client::{Client, ClientError, Files};
-use meridian_fuse::mounting::{Features, unmount};
+use meridian_fuse::mounting::{Features, abort_file, unmount};
 use meridian_fuse::{Access, Options, Transport};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -95,6 +97,22 @@ pub fn mount(
     access: Access,
     source: impl AsRef<OsStr>,
 ) -> Result<Mount, MountError> {
+    mount_guarded(client, mountpoint, access, source, None)
+}
+
+/// The same, with a process beside it that runs `guard`, which is to call [`crate::guard::run`]. It
+/// frees who waits for the mount when the thread that calls this has died: to be called on the main
+/// thread. Without a guard it goes on all the same.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_guarded(
+    client: Client,
+    mountpoint: &Path,
+    access: Access,
+    source: impl AsRef<OsStr>,
+    guard: Option<Command>,
+) -> Result<Mount, MountError> {
     let runtime = tokio::runtime::Handle::current();
     check(mountpoint)?;
     let system = |action| {
@@ -115,6 +133,7 @@ pub fn mount(
         })?;
     let transport = session.transport();
     let _ = kernel.set(session.notifier()); // Nobody else sets it.
+    let guard = guard.and_then(|command| guarded(&at, command));
     let (ended_now, ended) = watch::channel(false);
     let (until, open) = std::io::pipe().map_err(system("watch"))?;
     let wait = move || {
@@ -122,6 +141,7 @@ pub fn mount(
         if let Err(error) = session.join() {
             tracing::warn!("the session with the kernel ended: {error}");
         }
+        drop(guard); // Before who has unmounted goes on: then it is gone, too.
         ended_now.send_replace(true);
     };
     let name = "meridian-unmounted".to_string();
@@ -135,6 +155,15 @@ pub fn mount(
     let name = "meridian-table".to_string();
     std::thread::Builder::new().name(name).spawn(follow).map_err(system("watch"))?;
     Ok(Mount { at, files, transport, ended, detached: false, runtime })
+}
+
+/// Starts the guard of what is mounted at `at`, if that can be had.
+fn guarded(at: &Path, command: Command) -> Option<Guard> {
+    let guard = abort_file(at).and_then(|abort| Guard::start(command, abort));
+    let failed = |error: &io::Error| {
+        tracing::warn!("no process guards the mount, which may hang if it is killed: {error}");
+    };
+    guard.inspect_err(failed).ok()
 }
 
 fn kernel_options(access: Access, source: &OsStr) -> Options {

@@ -261,10 +261,6 @@ impl Lab {
     /// Kills servers, as a loss of power does.
     pub fn kill(&self, names: &[String]) {
         names.iter().for_each(|name| self.signal(name, libc::SIGKILL));
-        self.has_ended(names);
-    }
-
-    fn has_ended(&self, names: &[String]) {
         names.iter().for_each(|name| assert_eq!(self.ended(name), 128 + libc::SIGKILL, "{name}"));
     }
 
@@ -304,19 +300,11 @@ impl Lab {
         REGIONS.map(|region| self.mount(region))
     }
 
-    /// Kills all nodes and mounts, as a loss of power does. A thread of a mount may wait in the
-    /// kernel for a program that waits for the mount (decision 67): so each is unmounted by force,
-    /// as who finds one hanging does.
+    /// Kills all nodes and mounts, as a loss of power does.
     pub fn kill_all(&self) {
         let mounts = REGIONS.iter().map(|region| format!("mount-{region}"));
         let nodes = self.nodes.iter().map(|node| node.name.clone());
-        let all: Vec<_> = nodes.chain(mounts).collect();
-        all.iter().for_each(|name| self.signal(name, libc::SIGKILL));
-        for at in self.mounts() {
-            // It says that the mount is busy, but those who waited for it go on.
-            self.outside().run(&format!("umount -f '{}'", at.display()));
-        }
-        self.has_ended(&all);
+        self.kill(&nodes.chain(mounts).collect::<Vec<_>>());
     }
 
     /// Starts all nodes, and mounts in each region.

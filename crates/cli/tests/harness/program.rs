@@ -43,6 +43,10 @@ impl Program {
         Program { child, to, from: BufReader::new(from) }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line that it says.
     pub fn hear(&mut self) -> String {
         let mut line = String::new();
