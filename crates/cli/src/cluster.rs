@@ -1,10 +1,10 @@
 //! Which nodes a demo has, where they listen, and `cluster.json`.
 
-use crate::certificates::TlsArgs;
+use crate::certificates::{TlsArgs, WATCHER};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_cluster::Topology;
-use meridian_cluster::configuration::{REPLICAS_MAX, check_region_name};
+use meridian_cluster::configuration::{REPLICAS_MAX, check_node_name, check_region_name};
 use meridian_cluster::levels::Levels;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Kept, NodeEntry};
 use meridian_core::RegionId;
@@ -75,6 +75,19 @@ pub struct Shape {
 /// If not: what a name is made of.
 pub fn region_name(text: &str) -> Result<String, String> {
     check_region_name(text).map(|()| text.into())
+}
+
+/// A node may be called that. Older programs that keep the configuration take the watcher's name,
+/// so it is refused here.
+///
+/// # Errors
+/// If not: what a name is made of, or whose it is.
+pub fn node_name(text: &str) -> Result<String, String> {
+    check_node_name(text)?;
+    if text == WATCHER {
+        return Err("watcher is what another certificate is called".into());
+    }
+    Ok(text.into())
 }
 
 /// The order of that name.

@@ -3,11 +3,11 @@
 pub mod answers;
 
 use crate::certificates;
-use crate::cluster::{self, CLUSTER_FILE, region_name};
+use crate::cluster::{self, CLUSTER_FILE, node_name, region_name};
 use answers::{Answers, Region, Said, from_file, from_flags};
 use anyhow::{Context, bail};
 use clap::Args;
-use meridian_cluster::configuration::{NODES_MAX, REPLICAS_MAX, check_node_name};
+use meridian_cluster::configuration::{NODES_MAX, REPLICAS_MAX};
 use meridian_cluster::ring::REPLICAS;
 use meridian_cluster::topology::{ClusterFile, DeliveryOrder};
 use meridian_terminal::{note, output};
@@ -180,11 +180,8 @@ fn check_nodes(answers: &Answers, mistakes: &mut Vec<String>) {
     let (local, distant): (Vec<_>, Vec<_>) = answers.nodes().partition(is_local);
     for node in answers.nodes() {
         let answers::Node { name, address } = &node.what;
-        if let Err(why) = check_node_name(name) {
+        if let Err(why) = node_name(name) {
             mistakes.push(node.wrong(&why));
-        }
-        if name == certificates::WATCHER {
-            mistakes.push(node.wrong("watcher is what another certificate is called"));
         }
         if let Err(why) = check_address(address) {
             mistakes.push(node.wrong(&format!("node {name}: {why}")));

@@ -116,6 +116,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pid");
         assert_eq!(end_holder(&path).unwrap(), None);
+        std::fs::File::create(&path).unwrap(); // Before the number is in it.
         let script = "exec 9<>\"$0\"; flock 9; echo $$ >&9; echo held; exec sleep 1000";
         let mut child = std::process::Command::new("sh")
             .args(["-c", script])
@@ -124,7 +125,6 @@ mod tests {
             .spawn()
             .unwrap();
         let mut held = [0; 5];
-        std::fs::File::create(&path).unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut held).unwrap();
         let waiter = std::thread::spawn(move || child.wait());
         assert!(end_holder(&path).unwrap().is_some());

@@ -8,7 +8,7 @@ mod regions;
 mod report;
 
 use crate::certificates::Shown;
-use crate::cluster::Of;
+use crate::cluster::{Of, node_name};
 use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
@@ -115,7 +115,7 @@ pub struct AddArgs {
     #[arg(long)]
     region: String,
     /// Its name [default: the region's with the next number]
-    #[arg(long)]
+    #[arg(long, value_parser = node_name)]
     name: Option<String>,
     /// Where it shall listen [default: a free port of this machine]
     #[arg(long, value_name = "HOST:PORT")]

@@ -290,7 +290,11 @@ fn the_configuration_is_shown_and_what_is_not_possible_is_refused_with_the_reaso
     };
     refused(&["add-node", "--region", "mars"], "no region mars: there are us, eu, ap");
     refused(&["add-node", "--region", "us", "--name", "eu-1"], "a name is never given again");
-    refused(&["add-node", "--region", "us", "--name", "a/b"], "letters a to z");
+    for (name, why) in [("a/b", "letters a to z"), ("watcher", "another certificate")] {
+        let ended = room.run(&["cluster", "add-node", "--region", "us", "--name", name]);
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{ended:?}");
+    }
     let taken = node(&json, "ap-2")["address"].as_str().unwrap().to_string();
     refused(&["add-node", "--region", "us", "--address", &taken], "ap-2 listens at");
     refused(&["remove-node", "us-7"], "no node us-7");

@@ -1,7 +1,7 @@
 //! Regions that come and go.
 
 use super::{CHANGE, Cluster, LOOK_AGAIN, done};
-use crate::cluster::{self, Of, region_name};
+use crate::cluster::{self, Of, node_name, region_name};
 use crate::output;
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ pub struct AddRegionArgs {
     #[arg(value_name = "REGION", value_parser = region_name)]
     region: String,
     /// The name of its first node [default: the region's with a number]
-    #[arg(long)]
+    #[arg(long, value_parser = node_name)]
     name: Option<String>,
     /// Where that shall listen [default: a free port of this machine]
     #[arg(long, value_name = "HOST:PORT")]
