@@ -261,8 +261,9 @@ impl Operator {
         let members = (first..first + heirs).map(NodeId).collect();
         let number = world.owner.config_of(group) + self.random.random_range(1..=2);
         let all = processes(world.owner.groups());
-        let reporters = all.filter(|process| !lost.contains(&process.group)).collect();
-        Fence { config: Config { group, number, members }, reporters, lost: Vec::new() }
+        let others = all.filter(|process| process.group != group);
+        let (lost, reporters) = others.partition(|process| lost.contains(&process.group));
+        Fence { config: Config { group, number, members }, reporters, lost }
     }
 
     /// Each reporter that does not know is told at some time, and heirs that were not started yet
