@@ -120,9 +120,9 @@ impl Cuts {
         deadline.min((since + patience).max(now))
     }
 
-    /// Whether the group is cut off.
-    pub fn is_cut(&self, group: GroupId) -> bool {
-        self.groups.get(&group).is_some_and(|state| state.cut.is_some())
+    /// Since when the group has been cut off, if it is.
+    pub fn cut_since(&self, group: GroupId) -> Option<Time> {
+        self.groups.get(&group).and_then(|state| state.cut)
     }
 
     /// How often a node has answered for the group.
@@ -214,13 +214,17 @@ mod tests {
         cuts.looks.insert(CallId(1), US);
         assert_eq!(cuts.on_due(at(3_999)), (vec![], vec![]), "it is being looked at");
         assert_eq!(cuts.on_due(at(4_000)), (vec![US], vec![]));
-        assert!(cuts.is_cut(US) && matches!(cuts.take_news()[..], [Output::Cut { group: US }]));
+        assert!(matches!(cuts.take_news()[..], [Output::Cut { group: US }]));
+        assert_eq!(cuts.cut_since(US), Some(at(0)), "since it was asked in vain");
         cuts.looks.clear();
         cuts.ended(US);
         assert_eq!(cuts.on_due(at(6_000)), (vec![], vec![US]), "D1");
         cuts.asked(US, at(6_000));
         cuts.answered(US, at(6_500), true);
-        assert!(!cuts.is_cut(US) && matches!(cuts.take_news()[..], [Output::Reached { .. }]));
+        assert!(
+            cuts.cut_since(US).is_none()
+                && matches!(cuts.take_news()[..], [Output::Reached { .. }])
+        );
         cuts.ended(US);
         assert_eq!((cuts.next_due(), cuts.on_due(at(99_000))), (None, (vec![], vec![])));
     }

@@ -127,9 +127,9 @@ impl Session {
         self.nodes.steps.report(now, id)
     }
 
-    /// Whether nobody answers for a group.
-    pub fn is_cut(&self, group: GroupId) -> bool {
-        self.nodes.cuts.is_cut(group)
+    /// Since when nobody has answered for a group, if it is cut off.
+    pub fn cut_since(&self, group: GroupId) -> Option<Time> {
+        self.nodes.cuts.cut_since(group)
     }
 
     /// How often a node has answered for a group.

@@ -123,7 +123,7 @@ impl CutsWorkload {
     /// The name is known: now the region is asked, if it is not known to be silent.
     fn ask_top(&mut self, at: usize, group: GroupId, now: Time) -> Option<Ask> {
         let session = self.net.session(at);
-        let (heard, is_cut) = (session.answers(group), session.is_cut(group));
+        let (heard, is_cut) = (session.answers(group), session.cut_since(group).is_some());
         let client = &mut self.clients[at];
         if let Some(known) = client.tops.get(Ino::top(group))
             && client.tops.shows_at_once(group, heard, is_cut, now)
