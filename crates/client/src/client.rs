@@ -50,6 +50,7 @@ pub struct Client {
 pub(crate) struct Inner {
     pub(crate) driver: Arc<Driver>,
     pub(crate) timeout: Duration,
+    on_cut: Duration,
     keep_looks: bool,
     durability: Durability,
     cluster_file: Option<PathBuf>,
@@ -138,6 +139,7 @@ impl Client {
         let inner = Inner {
             driver,
             timeout: options.timeout,
+            on_cut: options.on_cut,
             // The kernel knows that directory by another number than who recalls what is kept.
             keep_looks: options.keep_looks && options.root == Place::ROOT,
             durability: options.durability,
@@ -222,6 +224,17 @@ impl Client {
     /// Whether nobody answers for a group.
     pub(crate) fn is_cut(&self, group: GroupId) -> bool {
         self.inner.driver.is_cut(group)
+    }
+
+    /// The groups that are cut off from it, and for how long nobody has answered for each.
+    pub fn cut_off(&self) -> Vec<(GroupId, Duration)> {
+        let cut_for = |group| Some((group, self.inner.driver.cut_for(group)?));
+        self.topology().group_ids().filter_map(cut_for).collect()
+    }
+
+    /// For how long calls wait for a group that is cut off: see [`ClientOptions::on_cut`].
+    pub fn on_cut(&self) -> Duration {
+        self.inner.on_cut
     }
 
     /// Tells people of what goes on later; not if it is known that the group is cut off.

@@ -270,7 +270,13 @@ impl Driver {
 
     /// Whether nobody answers for a group.
     pub fn is_cut(&self, group: GroupId) -> bool {
-        lock(&self.session).is_cut(group)
+        lock(&self.session).cut_since(group).is_some()
+    }
+
+    /// For how long nobody has answered for a group that is cut off.
+    pub fn cut_for(&self, group: GroupId) -> Option<Duration> {
+        let since = lock(&self.session).cut_since(group)?;
+        Some(self.time().since(since))
     }
 
     /// How often a node has answered for a group.

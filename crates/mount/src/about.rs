@@ -8,12 +8,13 @@ use meridian_client::times::Way;
 use meridian_client::{Client, Durability};
 use meridian_core::MessageId;
 use meridian_fuse::Transport;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 /// The attribute, of the root.
 pub const NAME: &str = "user.meridian.mount";
@@ -29,6 +30,9 @@ pub const KEEPS: &str = "user.meridian.keeps.";
 /// The attribute that tells which calls took longest since it was read last, and of which paths, of
 /// all directories and files in the mount: JSON, of [`Slow`]s, for root and whose mount it is.
 pub const SLOWEST: &str = "user.meridian.slowest";
+/// The attribute that tells how the mount is now, of all directories and files in it: JSON, a
+/// [`State`]. Nobody is asked.
+pub const STATE: &str = "user.meridian.state";
 /// The attribute that tells which updates took longest since it was read last, of all directories
 /// and files in the mount: JSON, of [`SlowUpdate`]s. No paths are in it.
 pub const UPDATES: &str = "user.meridian.updates";
@@ -81,6 +85,58 @@ impl About {
         let durability = word("durability=").and_then(Durability::of_word);
         Some(About { cluster, transport, region, durability })
     }
+}
+
+/// How a mount is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// For how long a call waits for a group that is cut off, in milliseconds.
+    pub on_cut_ms: u64,
+    /// The groups for which no node answers the mount.
+    pub cut_off: Vec<CutOff>,
+    /// How many calls of programs are under way.
+    pub under_way: u64,
+    /// How long the oldest of them has waited, in microseconds.
+    pub oldest_us: Option<u64>,
+    /// The oldest of them, that one first, with how long they have taken so far; for root and whose
+    /// mount it is, as for [`SLOWEST`].
+    pub calls: Vec<Slow>,
+}
+
+/// A group that is cut off from a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutOff {
+    /// Its name.
+    pub group: String,
+    /// For how long nobody has answered for it, in milliseconds.
+    pub for_ms: u64,
+}
+
+impl State {
+    /// Of a mount over that client, in which so many calls are under way, these the oldest.
+    pub(crate) fn new(client: &Client, (under_way, calls): (usize, Vec<Slow>)) -> State {
+        let topology = client.topology();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let cut_off = client
+            .cut_off()
+            .into_iter()
+            .map(|(group, time)| CutOff { group: topology.group_name(group), for_ms: ms(time) });
+        State {
+            on_cut_ms: ms(client.on_cut()),
+            cut_off: cut_off.collect(),
+            under_way: under_way as u64,
+            oldest_us: calls.first().map(|call| call.took_us),
+            calls,
+        }
+    }
+}
+
+/// How the mount that `path` is in is now.
+///
+/// # Errors
+/// As those of `getxattr`: `ENODATA` or `EOPNOTSUPP` if it is in no mount of this build.
+pub fn state_of(path: &Path) -> io::Result<State> {
+    json_of(path, STATE)
 }
 
 /// How long what the mount that `path` is in has asked of nodes took.
@@ -146,7 +202,7 @@ fn is_so(directory: &Path, what: &str, name: &OsStr) -> bool {
 
 /// Whether the attribute with this name tells of the mount: it cannot be set.
 pub(crate) fn is(attribute: &[u8]) -> bool {
-    let whole = [NAME, TIMES, SLOWEST, UPDATES];
+    let whole = [NAME, TIMES, STATE, SLOWEST, UPDATES];
     let begin = [HOLDS, KEEPS, TIMELINE];
     whole.iter().any(|name| name.as_bytes() == attribute)
         || begin.iter().any(|name| attribute.starts_with(name.as_bytes()))

@@ -1,4 +1,5 @@
-//! Which calls of programs took longest, and of which paths, since somebody asked last.
+//! Which calls of programs took longest, and of which paths, since somebody asked last; and which
+//! are under way.
 //!
 //! A path is what this mount last knew: a directory that another mount has moved is at its old
 //! place until it is looked up again. It is told to root and to whose mount it is, as it may have
@@ -41,6 +42,23 @@ pub(crate) struct Slowest {
     /// What is mounted.
     root: Ino,
     all: Arc<Mutex<All>>,
+    under_way: Arc<Mutex<UnderWay>>,
+}
+
+/// The calls that are under way, in the order in which they began.
+#[derive(Debug, Default)]
+struct UnderWay {
+    calls: BTreeMap<u64, Begun>,
+    count: u64,
+}
+
+/// A call that is under way: what is called, about which name in which node, and since when.
+#[derive(Clone, Debug)]
+struct Begun {
+    call: &'static str,
+    node: Ino,
+    name: Option<Bytes>,
+    at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -56,20 +74,32 @@ struct All {
 /// A call on its way.
 pub(crate) struct Watch {
     slowest: Slowest,
-    call: &'static str,
-    node: Ino,
-    name: Option<Bytes>,
-    begun: Instant,
+    number: u64,
 }
 
 impl Watch {
     /// It was answered.
     pub fn end(self) {
-        let took = self.begun.elapsed();
+        let Some(Begun { call, node, name, at }) = self.take() else { return };
+        let took = at.elapsed();
         if took >= QUICK {
-            self.slowest.note(took, self.call, self.node, self.name.as_deref());
+            self.slowest.note(took, call, node, name.as_deref());
         }
     }
+
+    fn take(&self) -> Option<Begun> {
+        lock(&self.slowest.under_way).calls.remove(&self.number)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.take();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a call is, and about which name in the directory that it names.
@@ -103,16 +133,38 @@ pub(crate) fn called(operation: &Operation<'_>) -> (&'static str, Option<Bytes>)
 
 impl Slowest {
     pub fn new(known: Arc<Known>, root: Ino) -> Slowest {
-        Slowest { known, root, all: Arc::default() }
+        Slowest { known, root, all: Arc::default(), under_way: Arc::default() }
     }
 
     fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
     }
 
     /// A call begins.
     pub fn watch(&self, (call, name): (&'static str, Option<Bytes>), node: Ino) -> Watch {
-        Watch { slowest: self.clone(), call, node, name, begun: Instant::now() }
+        let begun = Begun { call, node, name, at: Instant::now() };
+        let mut under_way = lock(&self.under_way);
+        under_way.count += 1;
+        let number = under_way.count;
+        under_way.calls.insert(number, begun);
+        drop(under_way);
+        Watch { slowest: self.clone(), number }
+    }
+
+    /// How many calls are under way, and the [`KEPT`] oldest of them with how long they have taken
+    /// so far.
+    pub fn under_way(&self) -> (usize, Vec<Slow>) {
+        let (count, oldest) = {
+            let under_way = lock(&self.under_way);
+            let oldest: Vec<_> = under_way.calls.values().take(KEPT).cloned().collect();
+            (under_way.calls.len(), oldest)
+        };
+        let all = self.all();
+        let told = |begun: &Begun| {
+            let Begun { call, node, name, at } = begun;
+            all.slow(self, at.elapsed(), call, (*node, name.as_deref()))
+        };
+        (count, oldest.iter().map(told).collect())
     }
 
     /// A file was found or made there.
@@ -138,13 +190,7 @@ impl Slowest {
         if is_full && all.calls.first_key_value().is_some_and(|(fastest, _)| took <= fastest.0) {
             return;
         }
-        let mut path = all.path(&self.known, self.root, node);
-        if let Some(name) = name {
-            path.push('/');
-            path.push_str(&String::from_utf8_lossy(name));
-        }
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let slow = Slow { call: call.into(), path: told(path), took_us };
+        let slow = all.slow(self, took, call, (node, name));
         all.count += 1;
         let key = (took, all.count);
         all.calls.insert(key, slow);
@@ -155,6 +201,23 @@ impl Slowest {
 }
 
 impl All {
+    /// What is told of a call about that name in that node.
+    fn slow(
+        &self,
+        of: &Slowest,
+        took: Duration,
+        call: &str,
+        (node, name): (Ino, Option<&[u8]>),
+    ) -> Slow {
+        let mut path = self.path(&of.known, of.root, node);
+        if let Some(name) = name {
+            path.push('/');
+            path.push_str(&String::from_utf8_lossy(name));
+        }
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        Slow { call: call.into(), path: told(path), took_us }
+    }
+
     /// Without a `/` at its end; so that of the root is empty.
     fn path(&self, known: &Known, root: Ino, node: Ino) -> String {
         let Some((parent, name)) = self.names.get(&node) else { return known.path(root, node) };
@@ -225,9 +288,31 @@ mod tests {
     fn calls_that_are_quick_are_not_watched() {
         let slowest = slowest();
         slowest.watch(("stat", None), Ino(5)).end();
-        let mut watch = slowest.watch(("list", None), Ino(5));
-        watch.begun = watch.begun.checked_sub(ms(30)).unwrap_or(watch.begun);
+        let watch = slowest.watch(("list", None), Ino(5));
+        if let Some(begun) = lock(&slowest.under_way).calls.get_mut(&watch.number) {
+            begun.at = begun.at.checked_sub(ms(30)).unwrap_or(begun.at);
+        }
         watch.end();
         assert!(slowest.take().iter().all(|slow| (&*slow.call, &*slow.path) == ("list", "/d")));
+    }
+
+    #[test]
+    fn what_is_under_way_is_told_until_it_is_answered_or_dropped() {
+        let slowest = slowest();
+        let first = slowest.watch(("open", None), Ino(6));
+        let second = slowest.watch(("create", Some(Bytes::from_static(b"g"))), Ino(5));
+        let (count, told) = slowest.under_way();
+        let words: Vec<_> = told.iter().map(|slow| (&*slow.call, &*slow.path)).collect();
+        assert_eq!((count, &words[..]), (2, &[("open", "/d/e"), ("create", "/d/g")][..]));
+        assert!(told[0].took_us >= told[1].took_us, "the oldest comes first: {told:?}");
+        drop(first);
+        assert_eq!((slowest.under_way().0, slowest.take().len()), (1, 0), "nobody answered it");
+        second.end();
+        assert_eq!(slowest.under_way(), (0, vec![]));
+        let many: Vec<_> = (0..2 * KEPT).map(|_| slowest.watch(("stat", None), Ino(5))).collect();
+        let (count, told) = slowest.under_way();
+        assert_eq!((count, told.len()), (2 * KEPT, KEPT));
+        drop(many);
+        assert_eq!(slowest.under_way().0, 0);
     }
 }

@@ -40,7 +40,8 @@ impl Files {
     /// [`FsError::NoAttribute`] if it has none of that name.
     pub async fn xattr(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
         if &name[..] == PLACEMENT {
-            let attributes = self.attributes_now(ino).await?;
+            // Of a directory that is cut off, too: who asks why a path hangs has to be told.
+            let attributes = self.attributes(ino).await?;
             let topology = self.client.topology();
             return Ok(topology.group_name(attributes.place.partition).into());
         }

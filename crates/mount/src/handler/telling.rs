@@ -1,7 +1,7 @@
 //! What the mount says of itself: attributes that are in no list of them ([`crate::about`]).
 
 use super::{Handler, name};
-use crate::about::{self, About};
+use crate::about::{self, About, State};
 use crate::answers::xattr;
 use crate::call::Call;
 use meridian_core::MessageId;
@@ -22,8 +22,14 @@ impl Handler {
             About::new(client, kernel.transport()).to_string().into_bytes()
         } else if of == about::TIMES.as_bytes() {
             about::json(&client.times())
+        } else if of == about::STATE.as_bytes() {
+            let mut state = State::new(client, self.slowest.under_way());
+            if !self.may_see_paths(&call) {
+                state.calls.clear();
+            }
+            taken(&|| about::json(&state))
         } else if of == about::SLOWEST.as_bytes() {
-            if call.uid != 0 && call.uid != self.owner {
+            if !self.may_see_paths(&call) {
                 call.reply.error(libc::EACCES);
                 return None;
             }
@@ -42,6 +48,11 @@ impl Handler {
         };
         xattr(Ok(value.into()), size, call.reply);
         None
+    }
+
+    /// Paths may have names in them that others must not see.
+    fn may_see_paths(&self, call: &Call) -> bool {
+        call.uid == 0 || call.uid == self.owner
     }
 
     fn tell_timeline(&self, call: Call, of: MessageId, size: u32) {
