@@ -396,6 +396,21 @@ pub fn named_or_last(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(cluster) = of_mount(Path::new(".")) {
         return Ok(cluster);
     }
+    last_started()
+}
+
+/// The same, if nothing that is mounted may be asked, as it might not answer.
+///
+/// # Errors
+/// As [`named_or_last`].
+pub fn named_or_known(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match named.is_some() || std::env::var_os(CLUSTER_VARIABLE).is_some() {
+        true => named_or_last(named),
+        false => last_started(),
+    }
+}
+
+fn last_started() -> anyhow::Result<PathBuf> {
     match crate::last::read() {
         Some(last) if last.cluster.exists() => Ok(last.cluster),
         _ => bail!(

@@ -40,8 +40,18 @@ impl Newest {
     /// # Errors
     /// If the system gives no random numbers.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let region = self.topology.staying_regions().next().unwrap_or(RegionId(0));
-        let region = self.topology.regions[usize::from(region.0)].name.as_str();
+        self.client_in(None)
+    }
+
+    /// The same, in the region of that name if there is one.
+    ///
+    /// # Errors
+    /// As [`Newest::client`].
+    pub fn client_in(&self, name: Option<&str>) -> anyhow::Result<Client> {
+        let known = self.topology.region_names();
+        let first = self.topology.staying_regions().next().unwrap_or(RegionId(0));
+        let first = self.topology.regions[usize::from(first.0)].name.as_str();
+        let region = name.filter(|name| known.contains(name)).unwrap_or(first);
         let security = self.security.clone();
         let options = ClientOptions { security, ..ClientOptions::new(region) };
         Ok(Client::connect(self.topology.clone(), &options)?)

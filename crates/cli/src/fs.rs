@@ -231,16 +231,29 @@ fn whereabouts(path: &Path, placement: String, topology: &Topology) -> anyhow::R
 }
 
 pub fn placement_of(path: &Path) -> anyhow::Result<String> {
+    placement_or(path).map_err(|error| not_here(path, error))
+}
+
+/// Where a path is placed, or what the system says instead.
+///
+/// # Errors
+/// As those of `getxattr`.
+pub fn placement_or(path: &Path) -> Result<String, Errno> {
     let mut value = [0; 256];
     match rustix::fs::lgetxattr(path, PLACEMENT, &mut value) {
         Ok(len) => Ok(String::from_utf8_lossy(&value[..len]).into_owned()),
-        // Symbolic links have no user attributes, by Linux's rule: they are placed as their
-        // directory.
-        Err(Errno::PERM | Errno::NODATA) if path.is_symlink() => placement_of(
+        // Symbolic links, pipes and the like have no user attributes, by Linux's rule: they are
+        // placed as their directory.
+        Err(Errno::PERM | Errno::NODATA) if is_special(path) => placement_or(
             path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")),
         ),
-        Err(error) => Err(not_here(path, error)),
+        Err(error) => Err(error),
     }
+}
+
+/// Whether it is there, and neither a directory nor a file.
+fn is_special(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir() && !found.is_file())
 }
 
 fn place(args: &PlaceArgs) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use clap::Args;
 use meridian_terminal::note;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ struct Report<'a> {
 }
 
 /// What a directory has, or what is in it counts against.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Quota {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
     bytes: u64,
     bytes_limit: Option<u64>,
     inodes: u64,
@@ -60,7 +60,7 @@ struct Quota {
     stage: Stage,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Stage {
     Complete,
@@ -148,8 +148,11 @@ fn complete(dir: &Path) -> anyhow::Result<Option<Quota>> {
     }
 }
 
-/// The quota that a directory has or counts against now.
-fn shown(dir: &Path) -> anyhow::Result<Option<Quota>> {
+/// The quota that a directory has, or what is at the path counts against, now.
+///
+/// # Errors
+/// If the path is in no mount, or cannot be looked at.
+pub fn shown(dir: &Path) -> anyhow::Result<Option<Quota>> {
     let mut value = [0; 256];
     match rustix::fs::getxattr(dir, QUOTA, &mut value) {
         Ok(len) => {
@@ -164,8 +167,19 @@ fn shown(dir: &Path) -> anyhow::Result<Option<Quota>> {
 }
 
 impl Quota {
+    /// The greatest part of a limit that is used, in percent; none without limits. What may have
+    /// nothing has used all.
+    pub fn used_percent(&self) -> Option<u64> {
+        let part = |used: u64, limit: Option<u64>| {
+            let part = u128::from(used) * 100 / u128::from(limit?).max(1);
+            let part = if limit == Some(0) { part.max(100) } else { part };
+            Some(u64::try_from(part).unwrap_or(u64::MAX))
+        };
+        part(self.bytes, self.bytes_limit).max(part(self.inodes, self.inodes_limit))
+    }
+
     /// From the value of [`QUOTA`].
-    fn read(text: &str) -> Option<Quota> {
+    pub fn read(text: &str) -> Option<Quota> {
         let mut words = text.split(' ');
         let (bytes, bytes_limit) = used(words.next()?.strip_prefix("bytes=")?)?;
         let (inodes, inodes_limit) = used(words.next()?.strip_prefix("inodes=")?)?;
@@ -252,6 +266,15 @@ mod tests {
         for wrong in ["", "bytes=1/2", "bytes=x/2 inodes=1/1", "bytes=1/2 inodes=1/1 later"] {
             assert_eq!(Quota::read(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn how_much_is_used_is_that_of_the_tighter_limit() {
+        let used = |text: &str| Quota::read(text).unwrap().used_percent();
+        assert_eq!(used("bytes=95/100 inodes=1/2"), Some(95));
+        assert_eq!(used("bytes=1/none inodes=3/2"), Some(150));
+        assert_eq!(used("bytes=0/0 inodes=1/none"), Some(100));
+        assert_eq!(used("bytes=5/none inodes=1/none"), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `meridian status`: how nodes and groups are.
 
+mod asking;
 mod causal;
 mod copies;
 mod links;
@@ -7,6 +8,7 @@ mod lost;
 mod mounts;
 mod report;
 mod verdict;
+mod why;
 
 use crate::certificates::Shown;
 use crate::cluster::Of;
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 pub use verdict::Seen;
+use why::Question;
 
 /// What to tell.
 #[derive(Debug, Args)]
@@ -60,13 +63,24 @@ have no connection.
 It begins with a sentence: whether anything is wrong, where, and for how long at least, where that
 is known: from what waits in a group, or from having watched it (--watch).
 
+With --why PATH it tells of that path instead, also of one that hangs: where it is placed, and along
+which groups a look-up of it goes, as a path below a directory whose group does not answer cannot be
+looked up; each of these groups, what waits in it and for what; what the mount meets that PATH is
+in; when what is done there is durable, a quota, the room of the nodes that hold it, and locks of
+fcntl. It takes a second, or up to 10 where somebody does not answer. What the mount does not tell
+within 4 seconds is left out, and PATH is then taken to be placed as its last directory that was
+told, or else as its first name says. --watch and --json go with it.
+
 Exit status 0 if all nodes answer, all groups have a primary, no disk is full, and no block is
 missing or damaged at any node; 1 if any of that is not so, and all groups can be written all the
 same, or if nobody can be asked; 3 if a group has no primary, or too few of its members answer.
+With --why it is the same of the groups, nodes and mount that PATH needs.
 
 Examples:
   meridian status
   meridian status --watch
+  meridian status --why meridian/eu/report
+  meridian status --why meridian/eu/report --watch
   meridian status --cluster DATA/cluster.json --json")]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -75,9 +89,15 @@ pub struct StatusArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
         default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
+    /// Tell why PATH, which is in a mount of this machine or would be, hangs, is slow or is refused
+    #[arg(long, value_name = "PATH")]
+    why: Option<PathBuf>,
     /// Tell only what is mounted at DIR
     #[arg(long, value_name = "DIR", hide = true)]
     of_mount: Option<PathBuf>,
+    /// Tell how that is, and what each name of PATH in it leads to
+    #[arg(long, value_name = "PATH", hide = true, requires = "of_mount")]
+    along: Option<PathBuf>,
 }
 
 /// Runs `meridian status`.
@@ -86,22 +106,28 @@ pub struct StatusArgs {
 /// If there is no cluster to ask.
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     if let Some(dir) = &args.of_mount {
-        output::print(&mounts::say(dir))?;
+        match &args.along {
+            Some(path) => why::tell(dir, path)?,
+            None => output::print(&mounts::say(dir))?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
-    let path = cluster::named_or_last(args.of.cluster.as_deref())?;
+    let mut subject = match &args.why {
+        Some(path) => Subject::Path(Question::new(path)?),
+        None => Subject::Cluster(cluster::named_or_last(args.of.cluster.as_deref())?),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut seen = Seen::default();
         let Some(every) = args.watch.map(Duration::from_secs) else {
-            return Ok(ExitCode::from(tell(args, &path, &mut seen).await?));
+            return Ok(ExitCode::from(tell(args, &mut subject, &mut seen).await?));
         };
         let mut signals = Signals::listen()?;
         loop {
             if std::io::stdout().is_terminal() && !args.of.json {
                 output::print("\x1b[H\x1b[2J")?; // What was told before goes.
             }
-            let code = tell(args, &path, &mut seen).await?;
+            let code = tell(args, &mut subject, &mut seen).await?;
             tokio::select! {
                 _ = signals.next() => return Ok(ExitCode::from(code)),
                 () = tokio::time::sleep(every) => {}
@@ -110,8 +136,30 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What is told of.
+enum Subject {
+    /// The cluster of that file.
+    Cluster(PathBuf),
+    /// A path.
+    Path(Question),
+}
+
 /// Asks once, and tells; what to exit with.
-async fn tell(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result<u8> {
+async fn tell(args: &StatusArgs, subject: &mut Subject, seen: &mut Seen) -> anyhow::Result<u8> {
+    match subject {
+        Subject::Cluster(path) => tell_all(args, path, seen).await,
+        Subject::Path(question) => {
+            let why = question.answer(&args.of, seen).await?;
+            output::print(&match args.of.json {
+                true => serde_json::to_string_pretty(&why)?,
+                false => why.for_people(),
+            })?;
+            Ok(why.level.exit_code())
+        }
+    }
+}
+
+async fn tell_all(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result<u8> {
     let newest = configuration::newest(path, &args.of.tls, Shown::Client).await?;
     let (client, topology) = (newest.client()?, newest.topology);
     let mut report = ask_all(&client, &topology).await;

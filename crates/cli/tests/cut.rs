@@ -141,6 +141,75 @@ fn a_mount_that_begins_in_a_cut_shows_what_is_placed_in_the_region() {
     room.assert_clean();
 }
 
+/// The JSON of a command that ends within its time with this exit status.
+fn why(room: &Room, path: &Path, code: i32) -> Value {
+    let begun = Instant::now();
+    let told = room.run(&["status", "--json", "--why", path.to_str().unwrap()]);
+    assert!(begun.elapsed() < Duration::from_secs(10) + BUSY, "{:?}", begun.elapsed());
+    assert_eq!(told.status.code(), Some(code), "{told:?}");
+    serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error}: {told:?}"))
+}
+
+/// A mount that begins in a cut holds nothing of the region: what it is asked for there hangs.
+#[test]
+fn why_a_path_hangs_is_told_in_time_and_names_the_group() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "1"];
+    let demo = Running::start(room.meridian(&small), room.mount());
+    assert_eq!(make(&demo.mount().join("ap/file")).0, None);
+    let well = why(&room, &demo.mount().join("ap/file"), 0);
+    let said = well["sentence"].as_str().unwrap();
+    assert!(said.starts_with("All is well with /ap/file: it is placed in ap, whose"), "{said}");
+    let steps = well["way"].as_array().unwrap().iter();
+    let word = |step: &Value, of: &str| step[of].as_str().unwrap().to_string();
+    let steps: Vec<_> = steps.map(|step| word(step, "path") + " " + &word(step, "group")).collect();
+    assert_eq!(steps, ["/ global", "/ap ap", "/ap/file ap"]);
+    assert_eq!((&well["lock_told"], &well["stuck"]), (&true.into(), &Value::Null), "{well}");
+    let top = why(&room, &demo.mount().join("ap"), 0);
+    assert_eq!(top["several"], Value::from(vec!["global", "ap"]), "{top}");
+    for (path, part) in [
+        (demo.mount().join("ap/none/x"), "/ap/none does not exist: nothing is called so in /ap"),
+        (room.path("data"), "is in no Meridian mount of this machine: name a path below"),
+    ] {
+        let refused = room.run(&["status", "--why", path.to_str().unwrap()]);
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(refused.stderr.contains(part), "{refused:?}");
+    }
+
+    let cut = room.pid_of("ap-1");
+    kill(cut, libc::SIGSTOP);
+    let fresh = mount(&room, "fresh", "wait:1m");
+    let path = fresh.mount().join("ap/file");
+    let told = why(&room, &path, 3);
+    let said = told["sentence"].as_str().unwrap();
+    let begin = "/ap/file cannot be changed: group ap has 0 of 1 members, and needs 1";
+    assert!(said.starts_with(begin), "{said}");
+    assert_eq!(told["placement"], "ap", "{told}");
+    assert_eq!(told["placed_by"], "the directory /ap above it", "{told}");
+    assert_eq!(told["stuck"]["path"], "/ap/file", "{told}");
+    assert_eq!(told["mount"]["on_cut_ms"], 60_000, "{told}");
+    eventually("what waits in the mount is told, and that it is cut off", || {
+        let told = why(&room, &path, 3);
+        let mount = &told["mount"];
+        let all = |of: &str| mount[of].as_array().unwrap().iter();
+        all("calls").any(|call| call["path"] == "/ap/file")
+            && all("cut_off").any(|cut| cut["group"] == "ap")
+    });
+    let other = why(&room, &fresh.mount().join("us"), 1);
+    let said = other["sentence"].as_str().unwrap();
+    assert!(said.starts_with("/us can be changed, and something is wrong: group global"), "{said}");
+    let plain = room.run(&["status", "--why", path.to_str().unwrap()]);
+    assert!(plain.stdout.contains("CUT OFF from ap"), "{plain:?}");
+
+    kill(cut, libc::SIGCONT);
+    eventually("the path is well again", || {
+        room.run(&["status", "--why", path.to_str().unwrap()]).status.success()
+    });
+    fresh.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
 /// Mounts as `mount -t meridian` does.
 fn mount_by_helper(room: &Room, name: &str, words: &str) -> PathBuf {
     let mut command = room.meridian(&[]);

@@ -1,14 +1,11 @@
 //! Mounts of the cluster on this machine.
 
+use super::asking::Asking;
 use crate::durability::Shown;
 use crate::{mount, output};
 use meridian_mount::about::About;
 use serde::Serialize;
-use std::io::{self, Read as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 /// A mount.
@@ -28,42 +25,19 @@ pub struct MountReport {
 
 /// Asks all mounts of this machine for whether they are of the cluster, and how. Those that do not
 /// answer may be.
-///
-/// Each is asked by a process of its own: who has asked a mount that does not answer can neither go
-/// on nor end before it does, not even if it is killed.
 pub fn reports(cluster: u64) -> anyhow::Result<Vec<MountReport>> {
-    let asked = mount::all_here()?.into_iter().map(|dir| (ask(&dir), dir));
-    let (asked, end) = (asked.collect::<Vec<_>>(), Instant::now() + super::report::PATIENCE);
+    let ask = |dir: PathBuf| (Asking::start(["--of-mount".as_ref(), dir.as_os_str()]), dir);
+    let asked: Vec<_> = mount::all_here()?.into_iter().map(ask).collect();
+    let end = Instant::now() + super::report::PATIENCE;
     let answers = asked.into_iter().map(|(asked, dir)| {
         let answer = asked.map_err(|error| error.to_string());
-        (dir, answer.and_then(|(child, told)| answer_of(child, &told, end)))
+        (dir, answer.and_then(|asking| answer_of(asking, end)))
     });
     Ok(answers.filter_map(|(dir, answer)| report(cluster, dir, answer)).collect())
 }
 
-/// Begins to ask a mount: who does so, and what that says.
-fn ask(dir: &Path) -> io::Result<(Child, Receiver<String>)> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["status", "--of-mount"]).arg(dir);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.process_group(0).spawn()?;
-    let (tell, told) = channel();
-    let mut from = child.stdout.take().expect("it is piped");
-    std::thread::spawn(move || {
-        let mut said = String::new();
-        let read = from.read_to_string(&mut said);
-        read.is_ok().then(|| tell.send(said))
-    });
-    Ok((child, told))
-}
-
-fn answer_of(mut child: Child, told: &Receiver<String>, end: Instant) -> Result<About, String> {
-    let said = told.recv_timeout(end.saturating_duration_since(Instant::now()));
-    let Ok(said) = said else {
-        let _ = child.kill(); // It ends when it can, and this process does not wait for that.
-        return Err("it does not answer".into());
-    };
-    let _ = child.wait();
+fn answer_of(mut asking: Asking, end: Instant) -> Result<About, String> {
+    let said = asking.line(end).ok_or("it does not answer")?;
     About::read(said.trim()).ok_or_else(|| said.trim().into())
 }
 
@@ -105,6 +79,7 @@ pub fn table(mounts: &[MountReport]) -> String {
 mod tests {
     use super::*;
     use meridian_client::Durability;
+    use std::io;
 
     #[test]
     fn mounts_of_other_clusters_are_left_out_and_those_that_do_not_answer_are_not() {

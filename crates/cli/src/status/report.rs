@@ -191,7 +191,7 @@ impl NodeReport {
 impl Report {
     /// Says for how long what is wrong has been so, as far as that is known.
     pub fn see(&mut self, seen: &mut Seen) {
-        seen.note(&self.verdict);
+        seen.note(&self.verdict.findings);
         self.sentence = self.verdict.sentence(seen);
     }
 

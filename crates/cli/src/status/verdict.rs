@@ -82,19 +82,24 @@ impl Verdict {
             Level::Degraded => "Something is wrong, and all can be read and written",
             Level::Down => "Not all can be written",
         };
-        let named = findings.iter().take(NAMED_MAX).map(|finding| {
-            let Finding { at, what, for_ms, .. } = finding;
-            let known = for_ms.map(Duration::from_millis).max(seen.since(finding));
-            match known {
-                Some(time) => format!("{at} {what}, for at least {}", time_for_people(time)),
-                None => format!("{at} {what}"),
-            }
-        });
-        let named = named.collect::<Vec<_>>().join("; ");
-        match findings.len().saturating_sub(NAMED_MAX) {
-            0 => format!("{begin}: {named}."),
-            more => format!("{begin}: {named}; and {more} more."),
+        format!("{begin}: {}", named(findings, seen))
+    }
+}
+
+/// The first of what is wrong, in words that end the sentence.
+pub(super) fn named(findings: &[Finding], seen: &Seen) -> String {
+    let named = findings.iter().take(NAMED_MAX).map(|finding| {
+        let Finding { at, what, for_ms, .. } = finding;
+        let known = for_ms.map(Duration::from_millis).max(seen.since(finding));
+        match known {
+            Some(time) => format!("{at} {what}, for at least {}", time_for_people(time)),
+            None => format!("{at} {what}"),
         }
+    });
+    let named = named.collect::<Vec<_>>().join("; ");
+    match findings.len().saturating_sub(NAMED_MAX) {
+        0 => format!("{named}."),
+        more => format!("{named}; and {more} more."),
     }
 }
 
@@ -104,9 +109,9 @@ pub struct Seen(BTreeMap<(String, String), Instant>);
 
 impl Seen {
     /// That is wrong now, and nothing else is.
-    pub fn note(&mut self, verdict: &Verdict) {
+    pub fn note(&mut self, findings: &[Finding]) {
         let key = |finding: &Finding| (finding.at.clone(), finding.what.clone());
-        let now: Vec<_> = verdict.findings.iter().map(key).collect();
+        let now: Vec<_> = findings.iter().map(key).collect();
         self.0.retain(|known, _| now.contains(known));
         for key in now {
             self.0.entry(key).or_insert_with(Instant::now);
@@ -119,7 +124,7 @@ impl Seen {
     }
 }
 
-fn of_group(group: &GroupReport) -> Option<Finding> {
+pub(super) fn of_group(group: &GroupReport) -> Option<Finding> {
     let (up, all) = (group.answering, group.members);
     let quorum = all / 2 + 1;
     let ages = group.replicas.iter().map(|replica| replica.head_age_ms);
@@ -142,7 +147,7 @@ fn of_group(group: &GroupReport) -> Option<Finding> {
     }
 }
 
-fn of_node(node: &NodeReport) -> Option<Finding> {
+pub(super) fn of_node(node: &NodeReport) -> Option<Finding> {
     let copies = node.copies.unwrap_or_default();
     let what = match &node.error {
         Some(error) => format!("does not answer ({error})"),
@@ -157,7 +162,7 @@ fn of_node(node: &NodeReport) -> Option<Finding> {
     Some(Finding { level: Level::Degraded, at: node.node.clone(), what, for_ms: None })
 }
 
-fn time_for_people(time: Duration) -> String {
+pub(super) fn time_for_people(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds @ 120..7200 => format!("{} min", seconds / 60),
@@ -236,10 +241,11 @@ mod tests {
         assert!(said.contains("members answer), for at least 2 min"), "{said}");
         let one = verdict([well(0, "primary"), well(1, "follower"), gone()]);
         let mut seen = Seen::default();
-        seen.note(&one);
+        seen.note(&one.findings);
         seen.0.values_mut().for_each(|since| *since -= Duration::from_secs(7));
         assert!(one.sentence(&seen).contains("(connection refused), for at least 7 s"));
-        seen.note(&verdict([well(0, "primary"), well(1, "follower"), well(2, "follower")]));
+        let all = verdict([well(0, "primary"), well(1, "follower"), well(2, "follower")]);
+        seen.note(&all.findings);
         assert!(seen.0.is_empty(), "what is over is forgotten");
     }
 }
