@@ -4,7 +4,7 @@
 //! what is there cannot be used (half of it is written), connections go on with what was read
 //! before. Connections that are open keep what they began with.
 
-use crate::verifier::{Callers, Nodes, principal};
+use crate::verifier::{Callers, Nodes, principal, until};
 use meridian_core::principal::{Principal, Role};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
@@ -92,9 +92,19 @@ struct Current {
 /// What tells whether files have changed: of each its inode, length and time of change.
 type Stamp = [Option<(u64, u64, i64, i64)>; 3];
 
+/// Until when certificates count, in seconds since 1970; `None` of one that cannot be read so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The one that is shown, or what is between it and an authority, if that ends before.
+    pub own: Option<u64>,
+    /// The authority whose signature counts; of several the first that ends.
+    pub authority: Option<u64>,
+}
+
 /// What was made of the files.
 #[derive(Debug)]
 pub(crate) struct Loaded {
+    pub(crate) ends: Ends,
     pub(crate) principal: Arc<Principal>,
     pub(crate) client: Arc<ClientConfig>,
     /// None if the certificate may not be shown to who calls: it is no node's, nor of a client that
@@ -192,13 +202,16 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
 fn load(files: &Files, cluster: &str) -> Result<Loaded, CredentialsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
-    for root in certificates(&files.authority)? {
+    let authorities = certificates(&files.authority)?;
+    let authority = authorities.iter().filter_map(until).min();
+    for root in authorities {
         let added = roots.add(root);
         added.map_err(|error| wrong(&files.authority)(error.to_string()))?;
     }
     let roots = Arc::new(roots);
     let wrong = wrong(&files.certificate);
     let chain = certificates(&files.certificate)?;
+    let ends = Ends { own: chain.iter().filter_map(until).min(), authority };
     let key = key(&files.key)?;
     let shown = CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider)
         .map_err(|error| wrong(format!("does not fit {}: {error}", files.key.display())))?;
@@ -218,7 +231,7 @@ fn load(files: &Files, cluster: &str) -> Result<Loaded, CredentialsError> {
         Err(_) => None, // It is good for calling others, as was seen above.
     };
     let client = client(&provider, nodes, (chain, key)).map_err(&wrong)?;
-    Ok(Loaded { principal: Arc::new(named), client: Arc::new(client), server })
+    Ok(Loaded { ends, principal: Arc::new(named), client: Arc::new(client), server })
 }
 
 fn server(

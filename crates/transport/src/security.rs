@@ -1,6 +1,6 @@
 //! How connections begin, at both ends: the one place where TLS and plain text differ.
 
-use crate::credentials::{Credentials, describe};
+use crate::credentials::{Credentials, Ends, describe};
 use crate::shut::Shut;
 use crate::stream::Stream;
 use meridian_core::principal::Speaker;
@@ -154,6 +154,15 @@ impl Security {
         match self {
             Security::InsecurePlainText => 0,
             Security::Tls(credentials, _) => credentials.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Until when the certificates of this end count, as the files say now; nothing under plain
+    /// text.
+    pub fn ends(&self) -> Ends {
+        match self {
+            Security::InsecurePlainText => Ends::default(),
+            Security::Tls(credentials, _) => credentials.loaded().ends,
         }
     }
 

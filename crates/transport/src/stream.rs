@@ -9,7 +9,7 @@
 use crate::credentials::describe;
 use crate::security::{Refusal, unauthorized};
 use crate::shut::Shut;
-use crate::verifier::principal;
+use crate::verifier::{principal, until};
 use bytes::{Buf, BytesMut};
 use meridian_core::principal::Speaker;
 use rustls::Connection;
@@ -264,6 +264,12 @@ impl Stream {
     /// Who is at the other end.
     pub fn speaker(&self) -> &Speaker {
         &self.speaker
+    }
+
+    /// Until when the certificate counts that the other end has shown, in seconds since 1970.
+    pub fn speaks_until(&self) -> Option<u64> {
+        let session = lock(self.session.as_ref()?);
+        session.connection.peer_certificates()?.iter().filter_map(until).min()
     }
 
     /// Where the other end is.

@@ -14,6 +14,7 @@ use rustls::{
     SignatureScheme,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Why a certificate that is in order otherwise is not of this cluster.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,19 @@ pub(crate) fn principal(
         Ok([named]) if named.cluster == cluster => Ok(named),
         Ok([named]) => Err(refused(Stranger::Cluster(named, cluster.into()))),
         Err(names) => Err(refused(Stranger::Names(names.len()))),
+    }
+}
+
+/// Until when a certificate counts, in seconds since 1970, if it can be read.
+pub(crate) fn until(certificate: &CertificateDer<'_>) -> Option<u64> {
+    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
+    // Whether it counts at the end of all times is answered by when it has ended: before anything
+    // else of it is looked at, so it may be an authority's.
+    let (end, usage) = (Duration::from_secs(u64::MAX), webpki::KeyUsage::client_auth());
+    let end = UnixTime::since_unix_epoch(end);
+    match parsed.verify_for_usage(&[], &[], &[], end, usage, None, None) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => Some(not_after.as_secs()),
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ mod intruder;
 use bytes::Bytes;
 use meridian_core::principal::{Principal, Role, Speaker};
 use meridian_transport::{
-    Authority, Credentials, CredentialsError, Files, Issued, Outbound, Refusal, Security,
+    Authority, Credentials, CredentialsError, Ends, Files, Issued, Outbound, Refusal, Security,
 };
 use std::fs;
 use std::io;
@@ -113,6 +113,32 @@ async fn intrude(server: &Security, shown: Option<&Issued>) -> String {
     let refused = timeout(LIMIT, server.accept(tcp)).await.unwrap().unwrap_err();
     program.await.unwrap();
     refused.to_string()
+}
+
+#[tokio::test]
+async fn until_when_certificates_count_is_told_by_both_ends() {
+    let setup = Setup::new("7");
+    let own: Principal = "meridian://7/node/us-1".parse().unwrap();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let until = now + 7 * DAY.as_secs();
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(until);
+    let issued = setup.authority.issue_for(&own, end).unwrap();
+    let server = Kept::new(&setup.issued.certificate, &issued);
+    let ends = server.security().ends();
+    assert_eq!(ends.own, Some(until));
+    let authority = ends.authority.unwrap();
+    assert!(authority > now + 7000 * DAY.as_secs() && authority < now + 7400 * DAY.as_secs());
+
+    let client = setup.kept(Role::Client, "ann").security();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let security = server.security();
+    let taken = async { security.accept(listener.accept().await.unwrap().0).await };
+    let both = async { tokio::join!(taken, client.connect(&address)) };
+    let (taken, called) = timeout(LIMIT, both).await.unwrap();
+    assert_eq!(called.unwrap().speaks_until(), Some(until));
+    assert_eq!(taken.unwrap().speaks_until(), client.ends().own);
+    assert_eq!(Security::default().ends(), Ends::default(), "nobody shows anything");
 }
 
 fn named(uri: &str) -> Speaker {
