@@ -500,6 +500,12 @@ impl Client {
         }
     }
 
+    /// Until when the certificate counts that `node` showed when it was called last, in seconds
+    /// since 1970; nothing if it was not called, or speaks plain text.
+    pub fn shown_until(&self, node: NodeId) -> Option<u64> {
+        self.known().connections.get(usize::from(node.0))?.shown_until()
+    }
+
     /// Has `node` read all blocks that it should hold; how it is before that.
     ///
     /// # Errors

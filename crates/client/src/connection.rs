@@ -118,7 +118,13 @@ struct State {
     live: Option<Live>,
     failures: u32,
     not_before: Option<Instant>,
+    /// Until when the certificate counts that the node showed last, in seconds since 1970.
+    shown_until: Option<u64>,
 }
+
+/// A connection that is open, what was read of it behind the greeting, and until when the node's
+/// certificate counts.
+type Open = ((ReadHalf, WriteHalf), BytesMut, Option<u64>);
 
 /// Where a connection leads, and who hears of it.
 #[derive(Clone, Debug)]
@@ -157,6 +163,11 @@ impl Connection {
     /// Whether that is where it leads.
     pub fn leads_to(&self, address: &str, delay: Duration) -> bool {
         self.way.address == address && self.way.delay == delay
+    }
+
+    /// Until when the certificate counts that the node showed when it was called last.
+    pub fn shown_until(&self) -> Option<u64> {
+        lock(&self.state).shown_until
     }
 
     /// Sends a request of the session. Its reply comes to the driver, or that the connection broke.
@@ -232,10 +243,10 @@ async fn run(
 ) {
     let open = tokio::time::timeout(OPEN_TIMEOUT, way.open()).await;
     let reason = match open.unwrap_or_else(|_| Err("no greeting in time".into())) {
-        Ok(((reader, writer), rest)) => {
+        Ok(((reader, writer), rest, until)) => {
             if let Some(state) = state.upgrade() {
                 let mut state = lock(&state);
-                (state.failures, state.not_before) = (0, None);
+                (state.failures, state.not_before, state.shown_until) = (0, None, until);
             }
             let writer = Arc::new(writer);
             lock(&line).socket = Some(writer.clone()).filter(|_| way.delay.is_zero());
@@ -271,13 +282,14 @@ impl Way {
     }
 
     /// Connects and greets; also gives what was read beyond the greeting.
-    async fn open(&self) -> Result<((ReadHalf, WriteHalf), BytesMut), String> {
+    async fn open(&self) -> Result<Open, String> {
         let text = |error: std::io::Error| error.to_string();
         let stream = self.security.connect(&self.address).await;
         let stream = stream.map_err(|error| error.to_string())?;
         if !stream.speaker().is_node(Some(&self.name)) {
             return Err(format!("{} listens there, not {}", stream.speaker(), self.name));
         }
+        let until = stream.speaks_until();
         let (mut reader, mut writer) = stream.into_split();
         let mut bytes = BytesMut::new();
         encode(&mut bytes, &self.hello).map_err(|error| error.to_string())?;
@@ -286,7 +298,7 @@ impl Way {
         loop {
             if let Some(body) = frame::decode(&mut bytes).map_err(|error| error.to_string())? {
                 return match postcard::from_bytes::<Answer<NodeId>>(&body) {
-                    Ok(Answer::Client) => Ok(((reader, writer), bytes)),
+                    Ok(Answer::Client) => Ok(((reader, writer), bytes, until)),
                     Ok(Answer::Refused(why)) => Err(why),
                     Ok(Answer::Member(_)) | Err(_) => Err("a stranger listens there".into()),
                 };
