@@ -230,9 +230,9 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         let root = root_of(&topology, &security);
         let mount = Mount::start((topology, security), &args.region, point.of(&cluster))?;
         if let Some(door) = door {
-            let (client, region) = (mount.client.clone(), args.region.clone());
+            let client = (mount.client.clone(), own.clone());
             let at = mount.path().display().to_string();
-            tokio::spawn(watch::serve(door, client, region, at));
+            tokio::spawn(watch::serve(door, client, args.region.clone(), at));
         }
         let place = format!("mounted at {} in region {}", mount.path().display(), args.region);
         output::print(&format!("{place}; Ctrl-C unmounts"))?;

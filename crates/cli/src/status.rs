@@ -22,7 +22,7 @@ pub use report::{Answered, Report, answers, ask_all};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use verdict::Seen;
 use why::Question;
 
@@ -71,10 +71,14 @@ fcntl. It takes a second, or up to 10 where somebody does not answer. What the m
 within 4 seconds is left out, and PATH is then taken to be placed as its last directory that was
 told, or else as its first name says. --watch and --json go with it.
 
-Exit status 0 if all nodes answer, all groups have a primary, no disk is full, and no block is
-missing or damaged at any node; 1 if any of that is not so, and all groups can be written all the
-same, or if nobody can be asked; 3 if a group has no primary, or too few of its members answer.
-With --why it is the same of the groups, nodes and mount that PATH needs.
+From 14 days before their end on it names certificates that the nodes show, the one that this
+command shows, and the authority's.
+
+Exit status 0 if all nodes answer, all groups have a primary, no disk is full, no block is missing
+or damaged at any node, and no certificate is about to end; 1 if any of that is not so, and all
+groups can be written all the same, or if nobody can be asked; 3 if a group has no primary, or too
+few of its members answer. With --why it is the same of the groups, nodes and mount that PATH needs,
+and 1 also if PATH is not there.
 
 Examples:
   meridian status
@@ -163,6 +167,8 @@ async fn tell_all(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Re
     let newest = configuration::newest(path, &args.of.tls, Shown::Client).await?;
     let (client, topology) = (newest.client()?, newest.topology);
     let mut report = ask_all(&client, &topology).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    report.certify(&client, &newest.security, now);
     report.mounts = mounts::reports(report.cluster)?;
     report.see(seen);
     let text = match args.of.json {

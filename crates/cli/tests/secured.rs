@@ -377,14 +377,27 @@ fn a_mount_is_watched(all: &Secured) {
     mount.stop();
 }
 
+/// A certificate is told of before its end, until it is renewed.
 fn a_certificate_is_renewed_while_all_runs(all: &Secured) {
     let args = ["certify", "us-1", "--role", "node", "--out", "us-1.machine/tls"];
+    well(&all.room, &[&args[..], &["--days", "13"]].concat());
+    eventually("its end is told", || {
+        let ended = all.status();
+        let said = "Something is wrong, and all can be read and written: us-1 has a certificate \
+                    that ends on 20";
+        ended.status.code() == Some(1) && ended.stdout.starts_with(said)
+    });
+    let ends = || all.metric("us-1", "meridian_certificate_ends_timestamp_seconds{of=\"own\"}");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let day = DAY.as_secs_f64();
+    eventually("its end is a value", || ends() > now + 12.0 * day && ends() < now + 13.1 * day);
+    let before = all.log("us-1").matches("a renewed certificate is used").count();
     well(&all.room, &args);
     let ended = all.room.run(&["certify", "us-1", "--role", "client"]);
     assert!(!ended.status.success() && ended.stderr.contains("us-1 is a node"), "{ended:?}");
     eventually("new connections are shown the new one", || {
-        assert!(all.status().status.success());
-        all.log("us-1").contains("a renewed certificate is used")
+        all.status().status.success()
+            && all.log("us-1").matches("a renewed certificate is used").count() > before
     });
     let renewed = fs::read(all.room.path("us-1.machine/tls/us-1.pem")).unwrap();
     let renewed = CertificateDer::from_pem_slice(&renewed).unwrap();

@@ -21,6 +21,7 @@ pub mod text;
 
 use meridian_cluster::Topology;
 use meridian_host::api::NodeStatus;
+use meridian_transport::Ends;
 
 /// A node as it is now, by what it says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,8 @@ pub struct Told<'a> {
     pub topology: &'a Topology,
     /// How it is.
     pub status: &'a NodeStatus,
+    /// Until when its certificates count.
+    pub ends: Ends,
 }
 
 impl Told<'_> {

@@ -1,7 +1,8 @@
 //! Which values a mount tells. `docs/metrics.md` has the same table.
 
-use crate::table::{Head, Kind};
+use crate::table::{self, ENDS, Head, Kind};
 use crate::text::Value;
+use meridian_transport::Ends;
 use std::time::Duration;
 
 /// A kind of what a mount asks of nodes: an update, or a read, and who orders or answers it.
@@ -28,6 +29,8 @@ pub struct Told<'a> {
     pub at: &'a str,
     /// How many looks it has answered from what it keeps.
     pub kept: u64,
+    /// Until when its certificates count.
+    pub ends: Ends,
     /// What it has asked.
     pub asked: &'a [Asked],
 }
@@ -55,6 +58,11 @@ fn info(told: &Told<'_>) -> Labelled {
     vec![(words.map(String::from).to_vec(), Value::Number(1.0))]
 }
 
+fn ends(told: &Told<'_>) -> Labelled {
+    let one = |(of, until): (&str, f64)| (vec![of.to_string()], Value::Number(until));
+    table::ends(told.ends).map(one).collect()
+}
+
 fn each(told: &Told<'_>, read: impl Fn(&Asked) -> Value) -> Labelled {
     let one = |asked: &Asked| (vec![asked.what.clone(), asked.group.clone()], read(asked));
     told.asked.iter().map(one).collect()
@@ -78,6 +86,7 @@ pub const METRICS: &[Metric] = &[
         },
         read: info,
     },
+    Metric { head: ENDS, read: ends },
     Metric {
         head: Head {
             name: "meridian_mount_looks_kept_total",

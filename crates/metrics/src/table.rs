@@ -2,6 +2,7 @@
 
 use crate::Told;
 use meridian_host::api::{KeysStatus, ReplicaStatus};
+use meridian_transport::Ends;
 use std::time::Duration;
 
 /// How a value behaves.
@@ -150,6 +151,26 @@ const fn counter(
     Metric { head: Head { name, kind: Kind::Counter, labels, help }, read }
 }
 
+/// Until when certificates count, by whose they are.
+pub(crate) fn ends(ends: Ends) -> impl Iterator<Item = (&'static str, f64)> {
+    let all = [("own", ends.own), ("authority", ends.authority)];
+    all.into_iter().filter_map(|(of, until)| Some((of, number(until?))))
+}
+
+fn certificates(told: &Told<'_>) -> Vec<Sample> {
+    let one = |(of, value): (&str, f64)| Sample { labels: vec![of.into()], value };
+    ends(told.ends).map(one).collect()
+}
+
+/// What is told of [`ends`], by servers and mounts.
+pub(crate) const ENDS: Head = Head {
+    name: "meridian_certificate_ends_timestamp_seconds",
+    kind: Kind::Gauge,
+    labels: &["of"],
+    help: "When the certificate ends that is shown (`own`), and that of the authority which \
+           signed it (`authority`), in seconds since 1970; not told under plain text",
+};
+
 /// All values of a server.
 pub const METRICS: &[Metric] = &[
     gauge(
@@ -223,6 +244,7 @@ pub const METRICS: &[Metric] = &[
         one that does not allow what was said",
         |told| count(told.status.unauthorized),
     ),
+    Metric { head: ENDS, read: certificates },
     gauge("meridian_group_primary", &["group"], "1 if the node is the group's primary", |told| {
         groups(told, |replica| yes(replica.role == "primary"))
     }),

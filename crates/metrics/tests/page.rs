@@ -7,10 +7,14 @@ use meridian_host::api::NodeStatus;
 use meridian_metrics::mount::{self, Asked};
 use meridian_metrics::table::{Head, METRICS};
 use meridian_metrics::{Told, text};
+use meridian_transport::Ends;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
+
+/// Until when certificates count.
+const ENDS: Ends = Ends { own: Some(1_800_000_000), authority: Some(2_400_000_000) };
 
 fn topology() -> Topology {
     let node = |name: &str, region: &str, port: u16| {
@@ -73,7 +77,7 @@ fn the_page_has_a_row_for_each_metric() {
 #[test]
 fn what_is_served_is_what_is_listed() {
     let (topology, status) = (topology(), status());
-    let text = text::text(Some(Told { topology: &topology, status: &status }));
+    let text = text::text(Some(Told { topology: &topology, status: &status, ends: ENDS }));
     let name = |line: &str| line.split(['{', ' ']).next().unwrap().to_string();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let served: BTreeSet<_> = samples.map(name).collect();
@@ -93,6 +97,8 @@ fn what_is_served_is_what_is_listed() {
         "meridian_log_flush_seconds 0.00064",
         "meridian_bad_frames_total 5.0",
         "meridian_unauthorized_connections_total 6.0",
+        "meridian_certificate_ends_timestamp_seconds{of=\"own\"} 1800000000.0",
+        "meridian_certificate_ends_timestamp_seconds{of=\"authority\"} 2400000000.0",
         "meridian_disk_full 1.0",
         "meridian_keys{shard=\"0\"} 5.0",
         "meridian_keys{shard=\"causal\"} 1.0",
@@ -120,10 +126,11 @@ fn a_mount_tells_how_long_what_it_asked_took() {
         took: vec![(ms(1), 3), (ms(500), 4), (ms(1000), 0)],
     };
     let asked = [asked("create", "us"), asked("rename", "eu+us")];
-    let told = mount::Told { region: "us", at: "/srv", kept: 9, asked: &asked };
+    let told = mount::Told { region: "us", at: "/srv", kept: 9, ends: ENDS, asked: &asked };
     let text = text::of_mount(&told);
     let lines = [
         "meridian_mount_looks_kept_total 9.0",
+        "meridian_certificate_ends_timestamp_seconds{of=\"own\"} 1800000000.0",
         "# TYPE meridian_mount_asked_seconds histogram",
         "meridian_mount_asked_seconds_sum{what=\"create\",group=\"us\"} 1.5",
         "meridian_mount_asked_seconds_count{what=\"create\",group=\"us\"} 7",
@@ -151,7 +158,7 @@ fn a_node_that_does_not_answer_is_not_up_and_nothing_else() {
 fn a_node_serves_when_it_leads_or_follows_one_that_it_can_reach() {
     let (topology, mut status) = (topology(), status());
     let told = |status: &NodeStatus| {
-        let told = Told { topology: &topology, status };
+        let told = Told { topology: &topology, status, ends: Ends::default() };
         (told.serves(), told.sentence())
     };
     let (serves, said) = told(&status);

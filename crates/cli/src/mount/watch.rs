@@ -10,8 +10,8 @@ use axum::routing::get;
 use meridian_client::Client;
 use meridian_client::times::Way;
 use meridian_metrics::mount::{Asked, Told};
-use meridian_metrics::{http, text};
-use meridian_transport::Security;
+use meridian_metrics::{Told as Node, http, text};
+use meridian_transport::{Ends, Security};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A mount that is watched.
 struct Watched {
     client: Client,
+    /// How its client's connections are secured, which may differ from the door of who watches.
+    security: Security,
     region: String,
     at: String,
 }
@@ -50,8 +52,13 @@ pub fn open(address: &str, insecure: bool, newest: &Newest) -> anyhow::Result<Do
 }
 
 /// Serves who watches, until the process ends.
-pub async fn serve((listener, door): Door, client: Client, region: String, at: String) {
-    let watched = Arc::new(Watched { client, region, at });
+pub async fn serve(
+    (listener, door): Door,
+    (client, security): (Client, Security),
+    region: String,
+    at: String,
+) {
+    let watched = Arc::new(Watched { client, security, region, at });
     let health = watched.clone();
     let routes = Router::new()
         .route("/metrics", get(async move || watched.metrics()))
@@ -74,7 +81,8 @@ impl Watched {
         };
         let asked: Vec<_> = self.client.times().into_iter().map(asked).collect();
         let kept = self.client.hits();
-        let told = Told { region: &self.region, at: &self.at, kept, asked: &asked };
+        let ends = self.security.ends();
+        let told = Told { region: &self.region, at: &self.at, kept, ends, asked: &asked };
         ([(CONTENT_TYPE, text::CONTENT_TYPE)], text::of_mount(&told)).into_response()
     }
 
@@ -83,7 +91,7 @@ impl Watched {
         let region = topology.region_named(&self.region);
         for node in region.into_iter().flat_map(|region| topology.nodes_in(region)) {
             if let Ok(status) = self.client.status(node, PATIENCE).await {
-                let told = meridian_metrics::Told { topology: &topology, status: &status };
+                let told = Node { topology: &topology, status: &status, ends: Ends::default() };
                 if told.serves() {
                     let name = &topology.node(node).name;
                     return format!("{name} {}\n", told.sentence()).into_response();

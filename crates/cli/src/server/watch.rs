@@ -17,7 +17,7 @@ use meridian_core::NodeId;
 use meridian_host::api::NodeStatus;
 use meridian_metrics::{Told, dashboard, http, text};
 use meridian_terminal::manager::Manager;
-use meridian_transport::Security;
+use meridian_transport::{Ends, Security};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,11 +39,13 @@ struct Seen {
     at: Instant,
     topology: Arc<Topology>,
     status: NodeStatus,
+    /// Until when the certificates of this server count.
+    ends: Ends,
 }
 
 impl Seen {
     fn told(&self) -> Told<'_> {
-        Told { topology: &self.topology, status: &self.status }
+        Told { topology: &self.topology, status: &self.status, ends: self.ends }
     }
 }
 
@@ -52,6 +54,7 @@ struct Watched {
     node: NodeId,
     cluster: PathBuf,
     client: Client,
+    security: Security,
     topology: Mutex<Arc<Topology>>,
     last: Mutex<Option<Seen>>,
     told: tokio::sync::Mutex<Reports>,
@@ -108,13 +111,15 @@ impl Watched {
         topology: Topology,
     ) -> anyhow::Result<Watched> {
         let region = &topology.regions[usize::from(topology.node(node).region.0)];
-        let options = ClientOptions { security, ..ClientOptions::new(region.name.clone()) };
+        let options = ClientOptions::new(region.name.clone());
+        let options = ClientOptions { security: security.clone(), ..options };
         let client = Client::connect(topology.clone(), &options)?;
         let topology = Mutex::new(Arc::new(topology));
         Ok(Watched {
             node,
             cluster,
             client,
+            security,
             topology,
             last: Mutex::default(),
             told: tokio::sync::Mutex::default(),
@@ -129,7 +134,7 @@ impl Watched {
                 Ok(status) => {
                     self.follow(status.configured);
                     let (at, topology) = (Instant::now(), self.topology());
-                    let seen = Seen { at, topology, status };
+                    let seen = Seen { at, topology, status, ends: self.security.ends() };
                     let told = (seen.told().serves(), seen.told().sentence());
                     *lock(&self.last) = Some(seen);
                     told

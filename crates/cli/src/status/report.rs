@@ -5,13 +5,14 @@ use super::copies::{self, RegionReport};
 use super::links::{self, LinkReport};
 use super::lost::{self, LostReport};
 use super::mounts::MountReport;
-use super::verdict::{Seen, Verdict};
+use super::verdict::{Seen, Verdict, of_certificate};
 use meridian_client::Client;
 use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId};
 use meridian_fs::Holdings;
 use meridian_host::api::NodeStatus;
 use meridian_host::drain::keep::Report as Copies;
+use meridian_transport::{Ends, Security};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -80,6 +81,9 @@ pub(super) struct NodeReport {
     pub(super) bad_frames: Option<u64>,
     /// Clients of the files that are connected.
     pub(super) clients: Option<u64>,
+    /// Until when the certificate counts that it shows, in seconds since 1970: told to who has
+    /// called it just now.
+    pub(super) certificate_until: Option<u64>,
 }
 
 /// A group.
@@ -220,6 +224,7 @@ impl Report {
                 under_replicated: copies::of_node(topology, answers, *id),
                 bad_frames: status.map(|s| s.bad_frames),
                 clients: status.map(|s| s.clients),
+                certificate_until: None,
             }
         });
         let begun = topology.group_ids().filter(|group| topology.has_begun(*group));
@@ -243,6 +248,22 @@ impl Report {
             mounts: Vec::new(),
             lost: lost::reports(topology),
         }
+    }
+
+    /// Until when the certificates count that the nodes have shown to this client, which has just
+    /// called them, and that of the one who asks and its authority; `now` is in seconds since 1970.
+    pub(super) fn certify(&mut self, client: &Client, security: &Security, now: u64) {
+        let topology = client.topology();
+        for node in &mut self.nodes {
+            let id = topology.node_named(&node.node);
+            node.certificate_until = id.and_then(|id| client.shown_until(id));
+        }
+        let Ends { own, authority } = security.ends();
+        let nodes = self.nodes.iter().map(|node| (node.node.clone(), node.certificate_until));
+        let here =
+            [("the cluster's authority".into(), authority), (security.own().to_string(), own)];
+        let found = nodes.chain(here).filter_map(|(at, until)| of_certificate(&at, until?, now));
+        self.verdict.add(found.collect());
     }
 
     /// Whether each group has a primary.

@@ -1,12 +1,15 @@
 //! Whether anything is wrong, and where: the sentence that `meridian status` begins with.
 
 use super::report::{GroupReport, NodeReport};
+use meridian_cluster::lost::in_utc;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// So many things are named in the sentence; the tables have all.
 const NAMED_MAX: usize = 3;
+/// From so long before its end on a certificate is told of: time enough to make another.
+const CERTIFICATE_ENDS: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -62,11 +65,17 @@ impl Verdict {
     ) -> Verdict {
         let groups_nodes =
             groups.iter().filter_map(of_group).chain(nodes.iter().filter_map(of_node));
-        let findings = of_lost.into_iter().chain(groups_nodes);
-        let mut findings: Vec<_> = findings.collect();
-        findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
-        let level = findings.first().map_or(Level::Well, |worst| worst.level);
-        Verdict { level, findings, nodes: nodes.len(), groups: groups.len() }
+        let (level, findings) = (Level::Well, Vec::new());
+        let mut verdict = Verdict { level, findings, nodes: nodes.len(), groups: groups.len() };
+        verdict.add(of_lost.into_iter().chain(groups_nodes).collect());
+        verdict
+    }
+
+    /// More is found.
+    pub(super) fn add(&mut self, findings: Vec<Finding>) {
+        self.findings.extend(findings);
+        self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+        self.level = self.findings.first().map_or(Level::Well, |worst| worst.level);
     }
 
     /// For people, in one line. Of what was seen before is told for how long.
@@ -162,6 +171,19 @@ pub(super) fn of_node(node: &NodeReport) -> Option<Finding> {
     Some(Finding { level: Level::Degraded, at: node.node.clone(), what, for_ms: None })
 }
 
+/// What is to be said at `now` of a certificate that counts until then, both in seconds since 1970.
+pub(super) fn of_certificate(at: &str, until: u64, now: u64) -> Option<Finding> {
+    let date = in_utc(until.saturating_mul(1000));
+    let what = match until {
+        ended if ended <= now => format!("has a certificate that ended on {date}"),
+        ends if ends - now <= CERTIFICATE_ENDS.as_secs() => {
+            format!("has a certificate that ends on {date}")
+        }
+        _ => return None,
+    };
+    Some(Finding { level: Level::Degraded, at: at.into(), what, for_ms: None })
+}
+
 pub(super) fn time_for_people(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),
@@ -217,6 +239,24 @@ mod tests {
         let led = verdict([well(0, "promised"), well(1, "promised"), well(2, "promised")]);
         assert_eq!(led.level, Level::Down);
         assert!(led.sentence(&seen).contains("has no primary (3 of 3 members answer)"));
+    }
+
+    #[test]
+    fn a_certificate_is_told_of_from_two_weeks_before_its_end_on() {
+        let (day, until) = (24 * 3600, 1_800_000_000);
+        let said = |now| of_certificate("us-1", until, now).map(|found| (found.level, found.what));
+        assert_eq!((said(0), said(until - 14 * day - 1)), (None, None));
+        let ends = "has a certificate that ends on 2027-01-15 08:00 UTC".to_string();
+        assert_eq!(said(until - 14 * day), Some((Level::Degraded, ends.clone())));
+        assert_eq!(said(until - 1), Some((Level::Degraded, ends)));
+        let ended = "has a certificate that ended on 2027-01-15 08:00 UTC".to_string();
+        assert_eq!(said(until), Some((Level::Degraded, ended)));
+        let mut all = verdict([well(0, "primary"), well(1, "follower"), well(2, "follower")]);
+        all.add(of_certificate("us-1", until, until - day).into_iter().collect());
+        let said = all.sentence(&Seen::default());
+        let whole = "Something is wrong, and all can be read and written: us-1 has a certificate \
+                     that ends on 2027-01-15 08:00 UTC.";
+        assert_eq!((all.level.exit_code(), said.as_str()), (1, whole));
     }
 
     #[test]
