@@ -393,10 +393,17 @@ pub fn named_or_last(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(CLUSTER_VARIABLE) {
         return Ok(path.into());
     }
-    if let Some(cluster) = of_mount(Path::new(".")) {
-        return Ok(cluster);
+    match top_here().and_then(|top| of_mount(&top)) {
+        Some(cluster) => Ok(cluster),
+        None => last_started(),
     }
-    last_started()
+}
+
+/// The top of the mount in which this runs. The working directory itself is not asked: it may be in
+/// a region that is cut off.
+fn top_here() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    crate::mount::innermost(&here, &crate::mount::all_here().ok()?).cloned()
 }
 
 /// The same, if nothing that is mounted may be asked, as it might not answer.

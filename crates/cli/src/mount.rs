@@ -494,6 +494,12 @@ pub fn all_here() -> anyhow::Result<Vec<PathBuf>> {
     Ok(table_of_mounts()?.into_iter().filter(ours).map(|line| line.at).collect())
 }
 
+/// In which of these mounts a path is.
+pub fn innermost<'a>(path: &Path, mounts: &'a [PathBuf]) -> Option<&'a PathBuf> {
+    let around = mounts.iter().filter(|mount| path.starts_with(mount));
+    around.max_by_key(|mount| mount.components().count())
+}
+
 fn table_of_mounts() -> anyhow::Result<Vec<Line>> {
     table::read().context("cannot read the table of mounts")
 }

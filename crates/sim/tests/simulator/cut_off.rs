@@ -156,12 +156,16 @@ impl Story {
 
     /// A holder says something, in a session of its own.
     fn step(&mut self, client: ClientId, step: CapStep) -> u64 {
-        let update = Update::Caps { client, partition: US, step };
+        self.update(client, Update::Caps { client, partition: US, step })
+    }
+
+    /// A holder begins an update of us.
+    fn update(&mut self, by: ClientId, update: Update) -> u64 {
         let shard = (self.requests % u64::from(SHARDS)) as u8;
         let session = sessions::in_shard(self.requests << 32, shard, &[US]);
         let id = MessageId { client: session, sequence: 1 };
         let payload = Payload::new(Vector::default(), Timestamp::default(), update);
-        let start = payload.into_start(id, 1, &[US]);
+        let start = Payload { by, ..payload }.into_start(id, 1, &[US]);
         self.ask(node(US, 0), RequestBody::Update { group: US, start })
     }
 
@@ -455,24 +459,37 @@ fn a_session_that_asks_again_at_once_is_caught() {
 
 fn asks_for_a_holder(seed: u64, bug: InSession) {
     let (mut story, holder) = (Story::with(seed, Limits::default(), bug), ClientId(77));
-    let (_, here, rename) = story.rename_across_a_cut(false);
-    let file = story.make(here, "f", Kind::File);
+    let (_, _, rename) = story.rename_across_a_cut(false);
+    // The session holds what it makes itself, and would have to be waited for.
+    let make = |story: &mut Story, update| {
+        let made = story.update(holder, update);
+        let Some(Ok(Done::Attributes(made))) = story.stepped(made, SOON) else { panic!("none") };
+        made.place
+    };
+    let here = make(&mut story, create(top(US), "alone", Kind::Directory));
+    let file = make(&mut story, create(here, "f", Kind::File));
     story.world.run_for(5000 * MS); // From now on all that goes to the region is refused.
     let other = story.send(take_away(here, file));
     let refused = story.told(other, SOON);
     assert!(matches!(refused, Some(session::Output::GaveUp { .. })), "{refused:?}");
     story.command(session::Command::Release(other));
-    for step in [CapStep::Renew, CapStep::GrantExclusive(vec![here.ino])] {
+    let alone = vec![here.ino];
+    let steps = [CapStep::Grant(alone.clone()), CapStep::GrantExclusive(alone.clone())];
+    for step in [CapStep::Renew].into_iter().chain(steps) {
+        let expected = match step {
+            CapStep::Renew => Done::Nothing,
+            _ => Done::Granted(alone.clone()),
+        };
         let held = story.step(holder, step);
-        let held = story.stepped(held, SOON);
-        assert!(matches!(held, Some(Ok(_))), "{held:?}");
+        assert_eq!(story.stepped(held, SOON), Some(Ok(expected)));
     }
     story.requests += 1;
     let (call, deadline) = (CallId(story.requests), story.world.now() + EVER);
     let query = Query::Lookup { parent: here, name: "f".into() };
     let before = story.world.owner.asked;
     story.command(session::Command::Read { call, query, deadline });
-    assert!(story.told(call, 4000 * MS).is_none(), "it is held");
+    let told = story.told(call, 4000 * MS);
+    assert!(told.is_none(), "it is held: {told:?}");
     let asked = story.world.owner.asked - before;
     assert!((4..=60).contains(&asked), "asked {asked} times in four seconds");
     story.world.heal();

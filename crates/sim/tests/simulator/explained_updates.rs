@@ -307,8 +307,9 @@ fn made(at: Peer, output: &Output) -> Option<Timestamp> {
 #[test]
 fn what_is_told_of_updates_holds_in_any_run() {
     let trial = Trial::default();
-    let mut shown = 0;
+    let (mut shown, mut runs) = (0, 0);
     each_seed(0..20, |seed| {
+        runs += 1;
         let Some(name) = name(&trial, seed, made) else { return };
         let told = Rc::new(RefCell::new(Explanation::new(name, Box::new(Words))));
         run(&trial, seed, Box::new(told.clone()));
@@ -322,7 +323,7 @@ fn what_is_told_of_updates_holds_in_any_run() {
             shown += story.applications.values().filter(|known| known.shown.is_some()).count();
         }
     });
-    assert!(one_seed() || shown > 10, "{shown}");
+    assert!(one_seed() || 2 * shown > runs, "{shown} in {runs} runs");
 }
 
 /// Whatever the subject, a calm run is explained to its end.

@@ -3,7 +3,7 @@
 use super::super::asking::Asking;
 use crate::fs::placement_or;
 use crate::quota::{self, Quota};
-use crate::{cluster, durability, output};
+use crate::{cluster, durability, mount, output};
 use anyhow::{Context, bail};
 use meridian_mount::about::{self, About, State};
 use rustix::process::{Flock, FlockType, fcntl_getlk};
@@ -108,8 +108,7 @@ impl Place {
             names.append(&mut rest);
             rest = names;
         }
-        let tops = mounts.iter().filter(|mount| at.starts_with(mount));
-        let Some(top) = tops.max_by_key(|mount| mount.components().count()) else {
+        let Some(top) = mount::innermost(&at, mounts) else {
             bail!("{} is in no Meridian mount of this machine{}", path.display(), named(mounts));
         };
         let below = at.strip_prefix(top).context("it begins so")?.into();
