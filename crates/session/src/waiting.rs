@@ -51,6 +51,7 @@ impl Session {
             Errand::Grant(_)
             | Errand::Sweep(..)
             | Errand::List(..)
+            | Errand::Survey(..)
             | Errand::Ahead { .. }
             | Errand::Window { .. }
             | Errand::GrantExclusive(_)

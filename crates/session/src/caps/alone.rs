@@ -215,6 +215,7 @@ impl Caps {
             && let Some(known) = self.known.get_mut(&place.ino)
         {
             known.alone = true;
+            self.survey(place.ino);
         }
     }
 

@@ -40,10 +40,12 @@ impl Session {
                 Errand::Renew => Some(CapStep::Renew),
                 Errand::GrantExclusive(ino) => Some(CapStep::GrantExclusive(vec![*ino])),
                 Errand::ReleaseExclusive(inodes) => Some(CapStep::ReleaseExclusive(inodes.clone())),
-                Errand::Poll | Errand::List(..) | Errand::Recall => None,
+                Errand::Poll | Errand::List(..) | Errand::Survey(..) | Errand::Recall => None,
             };
             let listed = match &errand {
-                Errand::List(inode, after) => Some((*inode, after.clone())),
+                Errand::List(inode, after) | Errand::Survey(inode, after) => {
+                    Some((*inode, after.clone()))
+                }
                 _ => None,
             };
             let queries = match &errand {
@@ -111,11 +113,13 @@ impl Session {
         let deadline = call.deadline;
         self.stop_asking(id, &mut call);
         match call.work {
-            Work::Read { .. } if id.is_own() => {
-                if let Some((_, Errand::List(directory, _), _)) = self.errands.remove(&id) {
+            Work::Read { .. } if id.is_own() => match self.errands.remove(&id) {
+                Some((_, Errand::List(directory, _), _)) => {
                     self.caps.on_listed(now, directory, &result);
                 }
-            }
+                Some((_, Errand::Survey(directory, _), _)) => self.caps.on_surveyed(directory.ino),
+                _ => {}
+            },
             Work::Read { query, .. } if matches!(result, Err(FsError::Held)) => {
                 self.recall_for_read(now, (id, query, deadline), out);
             }

@@ -164,6 +164,15 @@ impl Known {
         self.listed = Listed::All;
     }
 
+    /// After which name it was not listed yet; none if all of it was.
+    pub fn rest(&self) -> Option<Name> {
+        match &self.listed {
+            Listed::No => Some(Name::new()),
+            Listed::To(last) => Some(last.clone()),
+            Listed::All => None,
+        }
+    }
+
     /// What the name leads to; `Some(None)` if to nothing.
     pub fn name(&self, name: &Name) -> Option<Option<Entry>> {
         match self.names.get(name).and_then(|slot| slot.value.as_ref()) {

@@ -44,6 +44,8 @@ pub(crate) enum Errand {
     Release(Vec<Ino>),
     /// The step that asks to hold a directory exclusively.
     GrantExclusive(Ino),
+    /// The question which entries come after that name in a directory that is held so.
+    Survey(Place, Name),
     ReleaseExclusive(Vec<Ino>),
     /// The step that has others let go what a call of the owner needs.
     Recall,

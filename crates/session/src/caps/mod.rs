@@ -20,6 +20,7 @@ mod made;
 mod order;
 mod pages;
 mod room;
+mod surveys;
 mod sweeps;
 mod windows;
 
@@ -43,6 +44,7 @@ use meridian_fs::{Ino, Query};
 use meridian_host::replica::CAP_LEASE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use surveys::Survey;
 use sweeps::Sweep;
 
 /// So many looks at an inode, within [`LOOKS_WITHIN`], and the client asks for it.
@@ -95,6 +97,8 @@ pub(crate) struct Caps {
     paused: BTreeMap<Ino, (Time, Duration)>,
     losses: u64,
     sweeps: BTreeMap<Ino, Sweep>,
+    /// Directories that are held exclusively, and not known whole yet.
+    surveys: BTreeMap<Ino, Survey>,
     /// By the directory.
     aheads: BTreeMap<Place, Ahead>,
     /// What is held exclusively, and kept back.
@@ -138,6 +142,7 @@ impl Caps {
             paused: BTreeMap::new(),
             losses: 0,
             sweeps: BTreeMap::new(),
+            surveys: BTreeMap::new(),
             aheads: BTreeMap::new(),
             alone: Alone::default(),
             seen_before: BTreeMap::new(),
@@ -161,6 +166,7 @@ impl Caps {
     pub fn turn_off(&mut self) {
         self.looked.clear();
         self.sweeps.clear();
+        self.surveys.clear();
         self.aheads.retain(|_, ahead| ahead.is_sent());
         self.leases.values_mut().for_each(|lease| {
             lease.wanted.clear();
@@ -309,6 +315,7 @@ impl Caps {
             self.losses += 1;
             self.names -= known.names_kept();
             self.sweeps.remove(&ino);
+            self.surveys.remove(&ino);
             if let Some(lease) = self.leases.get_mut(&known.group) {
                 lease.held -= 1;
             }
@@ -354,6 +361,7 @@ impl Caps {
         let full = self.is_full();
         let mut all = self.leases.iter_mut();
         let next = all.find_map(|(group, lease)| Some((*group, lease.next_errand(now, full)?)));
+        let next = next.or_else(|| self.next_of_surveys());
         next.or_else(|| self.next_ahead(now, full)).or_else(|| self.next_of_sweeps(now, full))
     }
 
@@ -379,15 +387,8 @@ impl Caps {
                     (lease.begins, lease.wanted) = (false, BTreeSet::new());
                 }
             }
-            Errand::Release(inodes) => {
-                lease.releasing = false;
-                if result.is_some() {
-                    lease.released(&inodes);
-                } else {
-                    lease.to_release.extend(inodes);
-                }
-            }
-            Errand::ReleaseExclusive(inodes) => {
+            // What is shared is not among what may be exclusive.
+            Errand::Release(inodes) | Errand::ReleaseExclusive(inodes) => {
                 lease.releasing = false;
                 if result.is_some() {
                     lease.released(&inodes);
@@ -402,6 +403,7 @@ impl Caps {
             }
             Errand::Recall => {}
             Errand::List(directory, _) => self.stop_sweep(now, directory.ino),
+            Errand::Survey(directory, _) => drop(self.surveys.remove(&directory.ino)),
             Errand::Grant(asked) => {
                 // Nobody answers while a region is cut off that the inode waits for.
                 let pause = if result.is_some() { PAUSE.0 } else { PAUSE.1 };
@@ -496,6 +498,7 @@ impl Caps {
                 let gone = self.known.extract_if(.., |_, known| known.group == *group);
                 self.names -= gone.map(|(_, known)| known.names_kept()).sum::<usize>();
                 self.sweeps.clear();
+                self.surveys.clear();
                 (lease.held, self.losses) = (0, self.losses + 1);
                 lapsed.push(*group);
             }
