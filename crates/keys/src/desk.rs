@@ -368,7 +368,8 @@ impl Desk {
 
     /// When [`Desk::look_again`] must be called; the beginning of time for at once.
     pub fn due(&self) -> Option<Time> {
-        let at_once = self.watchers.is_due().then_some(Time(0));
+        // A replica that is not live tells nothing: to look at once again would only take time.
+        let at_once = (self.live && self.watchers.is_due()).then_some(Time(0));
         at_once.or_else(|| self.tasks.due().into_iter().chain(self.stuffed).min())
     }
 

@@ -159,10 +159,11 @@ impl Slowest {
             let oldest: Vec<_> = under_way.calls.values().take(KEPT).cloned().collect();
             (under_way.calls.len(), oldest)
         };
-        let all = self.all();
+        let (all, now) = (self.all(), Instant::now());
         let told = |begun: &Begun| {
             let Begun { call, node, name, at } = begun;
-            all.slow(self, at.elapsed(), call, (*node, name.as_deref()))
+            let took = now.saturating_duration_since(*at);
+            all.slow(self, took, call, (*node, name.as_deref()))
         };
         (count, oldest.iter().map(told).collect())
     }
