@@ -87,7 +87,7 @@ pub use made::MadeHeld;
 pub use mode::Mode;
 pub use operation::{CapStep, Done, Operation, Update};
 pub use partition::{Effect, Partition};
-pub use query::{Answer, Query};
+pub use query::{Answer, Listed, Query};
 pub use settled::Setting;
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;

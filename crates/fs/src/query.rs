@@ -149,6 +149,10 @@ impl Query {
     }
 }
 
+/// An entry as a listing shows it: name, what it leads to, and its attributes if it lives in the
+/// partition that was asked.
+pub type Listed = (Name, Entry, Option<Attributes>);
+
 /// The answer to a [`Query`] of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Answer {
@@ -166,8 +170,8 @@ pub enum Answer {
     Attributes(Attributes),
     /// To [`Query::Directory`].
     Directory {
-        /// Name, what it leads to, and its attributes if it lives in the partition that was asked.
-        entries: Vec<(Name, Entry, Option<Attributes>)>,
+        /// In the order of names.
+        entries: Vec<Listed>,
         /// Whether there are no more after these.
         end: bool,
         /// The directory above (of the root: the root).

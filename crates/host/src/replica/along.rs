@@ -5,8 +5,8 @@ use super::Replica;
 use crate::api::HERE;
 use crate::reads::Read;
 use meridian_core::ClientId;
-use meridian_fs::types::{Attributes, Data, Entry, Kind, Name, Place};
-use meridian_fs::{Answer, Done, FsError, GRANT_MAX, Query, Rights};
+use meridian_fs::types::{Attributes, Data, Kind, Name, Place};
+use meridian_fs::{Answer, Done, FsError, GRANT_MAX, Listed, Query, Rights};
 
 /// So many entries come along with the answer that shows a directory: one step may ask to hold all
 /// that they lead to, and the directory.
@@ -16,9 +16,6 @@ const ENTRIES_MAX: usize = GRANT_MAX - 1;
 const BYTES_MAX: usize = 512 << 10;
 /// What an inode's attributes take, or an entry without its name.
 const ATTRIBUTES: usize = 160;
-
-/// An entry as a listing shows it.
-type Listed = (Name, Entry, Option<Attributes>);
 
 /// Questions that are answered with the reply to an update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -15,8 +15,8 @@ use crate::calls::CallId;
 use crate::mutation::Mutation;
 use crate::nodes::Nodes;
 use meridian_core::{GroupId, Time};
-use meridian_fs::types::{Attributes, Entry, FILE_MAX, Kind, Name, Place};
-use meridian_fs::{Answer, FsError, Ino, Query};
+use meridian_fs::types::{FILE_MAX, Kind, Name, Place};
+use meridian_fs::{Answer, FsError, Ino, Listed, Query};
 use meridian_host::api::HERE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,9 +25,6 @@ use std::time::Duration;
 const AHEADS_MAX: usize = 16;
 /// One that waits for longer, for the lease, is not asked for.
 const WAITS_MAX: Duration = Duration::from_secs(3);
-
-/// An entry as a listing shows it.
-type Listed = (Name, Entry, Option<Attributes>);
 
 /// A directory that is to be asked for with what is below it, or is asked for.
 #[derive(Clone, Debug)]

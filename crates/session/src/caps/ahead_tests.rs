@@ -5,7 +5,7 @@ use crate::session::tests::{Client, TWO, topology};
 use meridian_core::level::Level;
 use meridian_core::{ClientId, Event, NodeId, Stamp};
 use meridian_fs::operation::{Changes, NewNode};
-use meridian_fs::types::{Data, Extent, Timestamp};
+use meridian_fs::types::{Attributes, Data, Entry, Extent, Timestamp};
 use meridian_fs::{Done, Update, Vector};
 use meridian_host::api::{ALONG_MAX, ReplyBody, Request, RequestBody, UpdatedAlong};
 use meridian_host::update::Change;
