@@ -51,6 +51,8 @@ pub enum Mutation {
     TakesAnyAnswer,
     /// Counts the lease of its capabilities from the reply.
     CountsFromReply,
+    /// Takes a directory that it holds exclusively for known whole, and asks for no entries.
+    TakesPartForWhole,
     /// Keeps answers of reads that began before it held the inode.
     FillsFromEarlier,
     /// Has pages kept that were read before it held the file.

@@ -133,6 +133,11 @@ impl Session {
         self.caps.below
     }
 
+    /// How many directories it has come to know whole, as it holds them exclusively.
+    pub fn surveyed(&self) -> u64 {
+        self.caps.surveyed
+    }
+
     /// The attributes of an inode that is held, as far as they are known without asking.
     pub fn held_attributes(&mut self, now: Time, inode: Place) -> Option<Attributes> {
         self.caps.attributes(now, inode, &self.vector)

@@ -116,6 +116,8 @@ pub(crate) struct Caps {
     pub along: u64,
     /// How much of that was not in the directory that was looked at, but further below.
     pub below: u64,
+    /// How many directories have become known whole as they are held exclusively.
+    pub surveyed: u64,
     /// How many new files were kept back.
     pub kept_back: u64,
     pub mutation: Mutation,
@@ -150,6 +152,7 @@ impl Caps {
             parts: 0,
             hits: 0,
             swept: 0,
+            surveyed: 0,
             along: 0,
             below: 0,
             kept_back: 0,

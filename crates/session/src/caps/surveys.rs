@@ -5,8 +5,8 @@
 //! What the pages show is kept as of any listing; so it counts that they began after the grant, and
 //! that names which the client changes meanwhile are its own (K1, K6).
 
-use super::Caps;
 use super::lease::Errand;
+use super::{Caps, Mutation};
 use meridian_core::GroupId;
 use meridian_fs::Ino;
 use meridian_fs::types::{Name, Place};
@@ -28,7 +28,11 @@ pub(super) struct Survey {
 impl Caps {
     /// The client holds this directory exclusively from now on.
     pub(super) fn survey(&mut self, directory: Ino) {
-        if let Some(after) = self.known.get(&directory).and_then(|known| known.rest()) {
+        let Some(known) = self.known.get_mut(&directory) else { return };
+        if self.mutation.is(Mutation::TakesPartForWhole) {
+            known.is_empty();
+        }
+        if let Some(after) = known.rest() {
             self.surveys.insert(directory, Survey { after, sent: false, left: PAGES_MAX });
         }
     }
@@ -46,6 +50,7 @@ impl Caps {
     pub(super) fn on_surveyed(&mut self, directory: Ino) {
         let Some(survey) = self.surveys.get_mut(&directory) else { return };
         let rest = self.known.get(&directory).and_then(|known| known.rest());
+        self.surveyed += u64::from(rest.is_none());
         match rest.filter(|after| *after > survey.after && survey.left > 0) {
             Some(after) => (survey.after, survey.sent) = (after, false),
             None => drop(self.surveys.remove(&directory)),

@@ -48,7 +48,16 @@ fn each_rule_of_what_is_kept_back_that_is_dropped_is_noticed() {
 
 #[test]
 fn nothing_that_is_seen_contradicts_what_is_kept_back() {
-    let all = ["kept", "kept back", "called to land", "landed", "updates", "recalled", "taken"];
+    let all = [
+        "kept",
+        "kept back",
+        "surveyed",
+        "called to land",
+        "landed",
+        "updates",
+        "recalled",
+        "taken",
+    ];
     let trial = Trial { level: Some(Level::EXCLUSIVE), ..Trial::default() };
     trials_show(0..40, &trial, (&all, 1));
 }

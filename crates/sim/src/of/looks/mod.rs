@@ -104,8 +104,9 @@ struct Client {
     handed: BTreeMap<CallId, Handed>,
     left: u64,
     /// How much it had asked to hold in one step with more, when that was looked at last, how much
-    /// with what came along, and how much of that from below what it had looked at.
-    swept: [u64; 3],
+    /// with what came along, and how much of that from below what it had looked at; how many
+    /// directories it had come to know whole.
+    swept: [u64; 4],
     /// How many looks it had answered itself.
     hits: u64,
     kernel: Kernel,
@@ -149,7 +150,7 @@ impl LooksWorkload {
             looks: BTreeMap::new(),
             handed: BTreeMap::new(),
             left: things,
-            swept: [0; 3],
+            swept: [0; 4],
             hits: 0,
             kernel: Kernel::default(),
             nests: Nests::default(),
@@ -223,9 +224,9 @@ impl LooksWorkload {
         let call = client.last;
         client.looks.insert(call, query.clone());
         let session = self.net.session(at);
-        let swept = [session.swept(), session.along(), session.below()];
+        let swept = [session.swept(), session.along(), session.below(), session.surveyed()];
         let before = std::mem::replace(&mut client.swept, swept);
-        let names = ["swept", "came along", "came along from below"];
+        let names = ["swept", "came along", "came along from below", "surveyed"];
         for (name, (now, before)) in names.into_iter().zip(swept.into_iter().zip(before)) {
             self.net.counts.add(name, now - before);
         }

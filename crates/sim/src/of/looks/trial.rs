@@ -160,6 +160,8 @@ impl CrowdTrial for Trial {
         let level = Some(Level::EXCLUSIVE);
         let in_tree = InTree::IgnoresExclusive;
         let in_tree = (format!("{in_tree:?}"), Trial { in_tree, level, ..Trial::default() });
+        let in_session = Mutation::TakesPartForWhole;
+        let part = (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
         let level = Some(Level::BATCHES);
         let of_batches =
             [Mutation::ReleasesUnlanded, Mutation::CountsFromReply, Mutation::Overtakes];
@@ -174,7 +176,7 @@ impl CrowdTrial for Trial {
         let (in_session, level, deep) = (Mutation::KeepsBrought, Some(Level::ALONG), Some(true));
         let brought =
             (format!("{in_session:?}"), Trial { in_session, level, deep, ..Trial::default() });
-        let others = [ignoring, in_tree, unnoted, modes, brought];
+        let others = [ignoring, in_tree, part, unnoted, modes, brought];
         sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
     }
 }
