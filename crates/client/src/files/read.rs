@@ -65,7 +65,10 @@ impl Files {
                 0..4 => None,
                 _ => Some(self.flushing(&inode).await?),
             };
-            if let Some(bytes) = lock(&inode.buffer).writes.whole(offset..end) {
+            let here = lock(&inode.buffer).writes.whole(offset..end);
+            if let Some(bytes) = here {
+                let shown = self.client.driver().held_attributes(inode.place);
+                shown.iter().filter(|_| !mode.noatime).for_each(|of| self.note_read(of));
                 return Ok(bytes.into());
             }
             let begun = self.last_change();

@@ -131,7 +131,10 @@ impl PrimCast {
             return;
         }
         let prompt = self.ask_prompt();
-        for peer in self.peers() {
+        // Who is waited for is sent it first: to send to one may take as long as another acts.
+        let is_later = |peer: &ProcessId| !prompt.contains(&peer.node);
+        let first = self.peers().filter(|peer| !is_later(peer));
+        for peer in first.chain(self.peers().filter(is_later)) {
             // Who has not been sent NEW-STATE will promise first, or ask.
             let Some(stream) = self.replication.streams.get_mut(&peer.node) else { continue };
             while stream.next() < self.log.len() && stream.has_room() {

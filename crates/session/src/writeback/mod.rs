@@ -165,6 +165,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         time: Timestamp,
         now: Time,
     ) -> Accepted {
+        let offset = offset.or_else(|| self.own_end());
         let waiting = self.dirty.bytes() + self.appended.len();
         let full = waiting + data.len() > WAITING_MAX || self.dirty.runs() >= RUNS_MAX;
         let overtakes = offset.is_some() && !self.appended.is_empty();
@@ -390,9 +391,27 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         parts
     }
 
-    /// All bytes of a range, if the newest writes alone cover it.
+    /// All bytes of a range, as far as the file reaches, if the newest writes alone cover it, or no
+    /// replica can have heard of the file.
     pub fn whole(&self, range: Range<u64>) -> Option<Vec<u8>> {
-        self.dirty.whole(range).map(<[u8]>::to_vec)
+        if let Some(bytes) = self.dirty.whole(range.clone()) {
+            return Some(bytes.to_vec());
+        }
+        let end = self.own_end()?.min(range.end);
+        let place = |at: u64| usize::try_from(at - range.start).expect("within what is kept");
+        let mut bytes = vec![0; end.checked_sub(range.start).map_or(0, |_| place(end))];
+        for (at, part) in self.within(range.start..end) {
+            bytes[place(at)..][..part.len()].copy_from_slice(&part);
+        }
+        Some(bytes)
+    }
+
+    /// Where the file ends, if no replica can have heard of it: what is appended begins there, and
+    /// what was not written is a hole.
+    fn own_end(&self) -> Option<u64> {
+        let sent = self.flight.as_ref().is_some_and(Flight::was_sent);
+        let is_own = self.birth.is_some() && !sent && !self.appends();
+        is_own.then(|| self.positional_end())
     }
 
     /// Whether nobody needs it any more.

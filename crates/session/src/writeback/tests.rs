@@ -523,6 +523,25 @@ fn a_new_file_is_not_whole_if_more_was_written_since_it_was_sent() {
 }
 
 #[test]
+fn a_new_file_is_read_from_what_is_kept_until_it_may_have_been_sent() {
+    let mut file = newborn();
+    put(&mut file, None, b"first");
+    put(&mut file, Some(7), b"at");
+    put(&mut file, None, b"last");
+    let all = b"first\0\0atlast";
+    assert_eq!(file.whole(0..4096).as_deref(), Some(&all[..]), "with a hole, up to its end");
+    assert_eq!(file.whole(8..10).as_deref(), Some(&b"tl"[..]));
+    assert_eq!(file.whole(13..20), Some(Vec::new()), "nothing is after its end");
+    assert_eq!(file.whole(40..41), Some(Vec::new()));
+    file.begin_flush(None);
+    birth_of(&mut file);
+    put(&mut file, None, b"more");
+    assert_eq!(file.whole(0..4096), None, "others may know of it now, and append to it");
+    land(&mut file, 13);
+    assert_eq!(doing(&mut file), "appends 4");
+}
+
+#[test]
 fn a_new_file_without_bytes_is_made_too() {
     let mut file = newborn();
     file.begin_flush(None);
