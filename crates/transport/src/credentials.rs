@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 
 /// How often the files are looked at, at most.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// From so long before its end on a certificate is told of: time enough to make another.
+pub const ENDS_SOON: Duration = Duration::from_secs(14 * A_DAY.as_secs());
+/// How often the log says that one ends.
+const A_DAY: Duration = Duration::from_secs(24 * 3600);
 /// A file of certificates or a key is no longer than this.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -87,6 +91,8 @@ struct Current {
     loaded: Arc<Loaded>,
     stamp: Stamp,
     looked: Instant,
+    /// When the log said last that it ends.
+    told: Option<Instant>,
 }
 
 /// What tells whether files have changed: of each its inode, length and time of change.
@@ -99,6 +105,16 @@ pub struct Ends {
     pub own: Option<u64>,
     /// The authority whose signature counts; of several the first that ends.
     pub authority: Option<u64>,
+}
+
+impl Ends {
+    /// In how many whole days the first of them ends, if that is soon, at `now`, in seconds since
+    /// 1970; none of what has ended.
+    pub fn days_left(&self, now: u64) -> Option<u64> {
+        let first = self.own.into_iter().chain(self.authority).min()?;
+        let left = first.saturating_sub(now);
+        (left <= ENDS_SOON.as_secs()).then_some(left / A_DAY.as_secs())
+    }
 }
 
 /// What was made of the files.
@@ -120,7 +136,9 @@ impl Credentials {
     pub fn open(files: Files, cluster: &str) -> Result<Credentials, CredentialsError> {
         let stamp = stamp(&files);
         let loaded = Arc::new(load(&files, cluster)?);
-        let current = Mutex::new(Current { loaded, stamp, looked: Instant::now() });
+        let mut current = Current { loaded, stamp, looked: Instant::now(), told: None };
+        current.tell_of_end(&files);
+        let current = Mutex::new(current);
         let refused = AtomicU64::new(0);
         Ok(Credentials { files, cluster: cluster.into(), refused, current })
     }
@@ -139,6 +157,7 @@ impl Credentials {
         current.looked = Instant::now();
         let stamp = stamp(&self.files);
         if stamp == current.stamp {
+            current.tell_of_end(&self.files);
             return current.loaded.clone();
         }
         current.stamp = stamp;
@@ -157,6 +176,20 @@ impl Credentials {
             }
         }
         current.loaded.clone()
+    }
+}
+
+impl Current {
+    /// Says, once a day, that the certificate ends soon or has ended.
+    fn tell_of_end(&mut self, files: &Files) {
+        let days = self.loaded.ends.days_left(UnixTime::now().as_secs());
+        let Some(days) = days.filter(|_| self.told.is_none_or(|told| told.elapsed() >= A_DAY))
+        else {
+            return;
+        };
+        self.told = Some(Instant::now());
+        let certificate = files.certificate.display();
+        tracing::warn!(%certificate, days, "it or its authority ends soon: make another");
     }
 }
 

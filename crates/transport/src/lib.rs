@@ -23,7 +23,7 @@ pub mod stream;
 mod verifier;
 
 pub use authority::{Authority, Issued};
-pub use credentials::{Credentials, CredentialsError, Ends, Files};
+pub use credentials::{Credentials, CredentialsError, ENDS_SOON, Ends, Files};
 pub use outbound::Outbound;
 pub use security::{Refusal, Security};
 pub use stream::{Detached, ReadHalf, Stream, WriteHalf};

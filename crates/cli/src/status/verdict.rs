@@ -2,15 +2,13 @@
 
 use super::report::{GroupReport, NodeReport};
 use meridian_cluster::lost::in_utc;
+use meridian_transport::ENDS_SOON;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// So many things are named in the sentence; the tables have all.
 const NAMED_MAX: usize = 3;
-/// From so long before its end on a certificate is told of: time enough to make another.
-const CERTIFICATE_ENDS: Duration = Duration::from_secs(14 * 24 * 3600);
-
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,6 +49,8 @@ pub struct Verdict {
     pub level: Level,
     /// The worst first.
     pub findings: Vec<Finding>,
+    /// Groups of so few members that each of them is needed: none of these may fail.
+    frail: Vec<String>,
     nodes: usize,
     groups: usize,
 }
@@ -65,8 +65,11 @@ impl Verdict {
     ) -> Verdict {
         let groups_nodes =
             groups.iter().filter_map(of_group).chain(nodes.iter().filter_map(of_node));
+        let frail = groups.iter().filter(|of| quorum(of.members) == of.members);
+        let frail = frail.map(|of| of.group.clone()).collect();
         let (level, findings) = (Level::Well, Vec::new());
-        let mut verdict = Verdict { level, findings, nodes: nodes.len(), groups: groups.len() };
+        let (nodes, groups) = (nodes.len(), groups.len());
+        let mut verdict = Verdict { level, findings, frail, nodes, groups };
         verdict.add(of_lost.into_iter().chain(groups_nodes).collect());
         verdict
     }
@@ -80,13 +83,20 @@ impl Verdict {
 
     /// For people, in one line. Of what was seen before is told for how long.
     pub fn sentence(&self, seen: &Seen) -> String {
-        let Verdict { level, findings, nodes, groups } = self;
+        let Verdict { level, findings, frail, nodes, groups } = self;
         let begin = match level {
             Level::Well => {
-                return format!(
+                let well = format!(
                     "All is well: {nodes} nodes answer, and each of the {groups} groups has a \
                      primary."
                 );
+                return match frail.join(", ") {
+                    none if none.is_empty() => well,
+                    frail => format!(
+                        "{well} No node of {frail} may fail, as there are so few: `meridian \
+                         cluster add-node` makes more."
+                    ),
+                };
             }
             Level::Degraded => "Something is wrong, and all can be read and written",
             Level::Down => "Not all can be written",
@@ -133,9 +143,14 @@ impl Seen {
     }
 }
 
+/// So many of the members of a group must answer.
+fn quorum(members: usize) -> usize {
+    members / 2 + 1
+}
+
 pub(super) fn of_group(group: &GroupReport) -> Option<Finding> {
     let (up, all) = (group.answering, group.members);
-    let quorum = all / 2 + 1;
+    let quorum = quorum(all);
     let ages = group.replicas.iter().map(|replica| replica.head_age_ms);
     let for_ms = ages.max().filter(|age| *age >= 1000);
     let finding = |level, what: String, for_ms| {
@@ -176,7 +191,7 @@ pub(super) fn of_certificate(at: &str, until: u64, now: u64) -> Option<Finding> 
     let date = in_utc(until.saturating_mul(1000));
     let what = match until {
         ended if ended <= now => format!("has a certificate that ended on {date}"),
-        ends if ends - now <= CERTIFICATE_ENDS.as_secs() => {
+        ends if ends - now <= ENDS_SOON.as_secs() => {
             format!("has a certificate that ends on {date}")
         }
         _ => return None,
@@ -239,6 +254,30 @@ mod tests {
         let led = verdict([well(0, "promised"), well(1, "promised"), well(2, "promised")]);
         assert_eq!(led.level, Level::Down);
         assert!(led.sentence(&seen).contains("has no primary (3 of 3 members answer)"));
+    }
+
+    #[test]
+    fn groups_in_which_no_node_may_fail_are_named_though_all_is_well() {
+        let said = |nodes| {
+            let (regions, nodes_per_region) = (vec!["us".into(), "eu".into()], Some(nodes));
+            let shape = Shape { regions, nodes_per_region, ..Shape::default() };
+            let topology = Topology::new(&new_cluster(&shape).unwrap()).unwrap();
+            let answers = topology.node_ids().map(|node| {
+                let own = topology.groups_of(node);
+                let first = |group| topology.group(group).members.first() == Some(&node);
+                let role = |group| if first(group) { "primary" } else { "follower" };
+                let replicas: Vec<_> = own.map(|group| (group.0, role(group), 1, 5)).collect();
+                let status = status(node.0, &replicas);
+                let copies = Copies::default();
+                (node, Ok(NodeStatus { copies, room: None, full: false, ..status }))
+            });
+            let report = Report::new(&topology, &answers.collect());
+            assert_eq!(report.verdict.level, Level::Well, "{}", report.sentence);
+            report.verdict.sentence(&Seen::default())
+        };
+        assert!(said(1).contains("No node of global, us, eu may fail"), "{}", said(1));
+        assert!(said(2).contains("No node of us, eu may fail"), "{}", said(2));
+        assert!(said(3).ends_with("has a primary."), "{}", said(3));
     }
 
     #[test]
