@@ -208,6 +208,55 @@ fn what_is_kept_back_in_order_is_seen_by_others() {
     room.assert_clean();
 }
 
+/// A program appends to a file that it has made, again and again, and makes and removes others
+/// meanwhile. Nobody is told until somebody looks, and then that one sees all.
+#[test]
+fn what_is_appended_to_a_file_of_ones_own_is_seen_by_others_and_temporary_files_never_are() {
+    let room = Room::new();
+    let demo = room.demo();
+    let runtime = Runtime::new().unwrap();
+    let mounts = [("one", Durability::Fsync), ("two", Durability::Close)];
+    let mounts = mounts.map(|of| mount_here(&room, &runtime, of));
+    let files = mounts[0].files();
+    let (mut kept, mut unsent) = (0, 0);
+    for round in 0..ROUNDS {
+        let dirs = mounts.each_ref().map(|mount| mount.path().join(format!("us/{round}")));
+        fs::create_dir(&dirs[0]).unwrap();
+        keep_back(&mounts[0], &dirs[0], round);
+        let (log, temporary) = (dirs[0].join("log"), dirs[0].join("temporary"));
+        let mut expected = String::from("made\n");
+        fs::write(&log, &expected).unwrap();
+        File::open(&dirs[0]).unwrap().sync_all().unwrap();
+        for line in 0..30 {
+            let before = files.kept_back();
+            let mut open = File::options().append(true).open(&log).unwrap();
+            writeln!(open, "line {line}").unwrap();
+            drop(open);
+            kept += files.kept_back() - before;
+            expected += &format!("line {line}\n");
+            let before = files.unsent();
+            fs::write(&temporary, "x").unwrap();
+            assert_eq!(fs::read(&temporary).unwrap(), b"x");
+            fs::remove_file(&temporary).unwrap();
+            unsent += files.unsent() - before;
+        }
+        assert_eq!(fs::read_to_string(&log).unwrap(), expected, "round {round}, here");
+        assert_eq!(fs::read_to_string(dirs[1].join("log")).unwrap(), expected, "round {round}");
+        assert_eq!(names(&dirs[1]), names(&dirs[0]), "round {round}");
+        // What another has looked at is not its maker's own any more, and is seen all the same.
+        fs::write(&log, "anew").unwrap();
+        assert_eq!(fs::read(dirs[1].join("log")).unwrap(), b"anew", "round {round}");
+        fs::write(dirs[1].join("log"), "theirs").unwrap();
+        assert_eq!(fs::read(&log).unwrap(), b"theirs", "round {round}");
+    }
+    assert!(kept > 0 && unsent > 0, "{kept} writes kept back, {unsent} files never sent");
+    for mount in mounts {
+        runtime.block_on(mount.unmount()).unwrap();
+    }
+    demo.stop();
+    room.assert_clean();
+}
+
 /// One mount removes a file and stands still until its lease has run out; another writes to the
 /// file, which it finds there, or makes it anew. Whether the file was there still.
 fn writes_to_what_was_removed(demo: &Running, other: &Running, round: usize) -> bool {

@@ -187,6 +187,26 @@ impl Driver {
         self.keep_one(|session, now| session.begin_removal(now, (parent, name), (child, time)))
     }
 
+    /// See [`Session::begin_written`].
+    pub fn begin_written(&self, file: Place) -> bool {
+        self.keep_one(|session, now| session.begin_written(now, file))
+    }
+
+    /// See [`Session::unsent`].
+    pub fn unsent(&self) -> u64 {
+        lock(&self.session).unsent()
+    }
+
+    /// See [`Session::written_in`].
+    pub fn written_in(&self, file: Ino) -> Option<(Place, Name)> {
+        lock(&self.session).written_in(file)
+    }
+
+    /// See [`Session::end_written`].
+    pub fn end_written(&self, file: Ino) {
+        lock(&self.session).end_written(file);
+    }
+
     /// Has the session keep something back, which may be so much that it wants some to land.
     fn keep_one<T>(&self, begin: impl FnOnce(&mut Session, Time) -> T) -> T {
         let (begun, calls) = {

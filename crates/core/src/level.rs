@@ -40,6 +40,8 @@ impl Level {
     pub const KEPT: Level = Level(12);
     /// A lost node may leave a seat among those that keep the configuration empty (decision 107).
     pub const SEATS: Level = Level(13);
+    /// What is written to files that are a client's own comes in batches (decision 116).
+    pub const WRITTEN: Level = Level(14);
 }
 
 impl Default for Level {
@@ -66,7 +68,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::SEATS };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::WRITTEN };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

@@ -4,15 +4,15 @@
 //! Invariants:
 //! - B1: of a batch those parts are done that come before the first that is refused, each as if it
 //!   came alone, and nothing of the others.
-//! - B2: a name goes only from a directory that the client holds exclusively still: else another
-//!   may have written to what it leads to.
+//! - B2: a name goes only from a directory that the client holds exclusively still, and what was
+//!   written to a file comes to it only so: else another may have written there.
 
 use crate::FsError;
 use crate::apply::{Moment, apply};
 use crate::execute::execute;
 use crate::mutation::Mutation;
-use crate::operation::{Done, Update};
-use crate::settled::Made;
+use crate::operation::{Done, Piece, Update, WriteAt};
+use crate::settled::{Made, Setting};
 use crate::tree::Tree;
 use crate::types::{Name, Place, Rank, Timestamp};
 use crate::vote::{conclude, prepare};
@@ -47,6 +47,30 @@ pub enum Kept {
         /// What it led to.
         child: Place,
     },
+    /// As [`Update::Settle`] of a file in the directory's partition; [`FsError::Stale`] if the
+    /// client does not hold the directory exclusively. From level [`Level::WRITTEN`] on.
+    ///
+    /// [`Level::WRITTEN`]: meridian_core::level::Level::WRITTEN
+    Write(Box<Written>),
+}
+
+/// What was written to a file that is there, and set of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Written {
+    /// The directory.
+    pub parent: Place,
+    /// The name that leads to the file.
+    pub name: Name,
+    /// The file.
+    pub inode: Place,
+    /// Where.
+    pub at: WriteAt,
+    /// What.
+    pub pieces: Vec<Piece>,
+    /// When. It was set at the operation's time, or before.
+    pub written: Timestamp,
+    /// What was set.
+    pub settings: Vec<Setting>,
 }
 
 impl Kept {
@@ -55,14 +79,16 @@ impl Kept {
         match self {
             Kept::Make(made) => made.parent,
             Kept::Unlink { parent, .. } => *parent,
+            Kept::Write(written) => written.parent,
         }
     }
 
-    /// What is made, or loses a name.
+    /// What is made or written, or loses a name.
     pub fn child(&self) -> Place {
         match self {
             Kept::Make(made) => made.place(),
             Kept::Unlink { child, .. } => *child,
+            Kept::Write(written) => written.inode,
         }
     }
 
@@ -71,6 +97,7 @@ impl Kept {
         match self {
             Kept::Make(made) => &made.name,
             Kept::Unlink { name, .. } => name,
+            Kept::Write(written) => &written.name,
         }
     }
 
@@ -80,6 +107,10 @@ impl Kept {
             Kept::Make(made) => Update::Make(made),
             Kept::Unlink { parent, name, child } => {
                 Update::Unlink { parent, name, child, keep_for: None }
+            }
+            Kept::Write(written) => {
+                let Written { inode, at, pieces, written, settings, .. } = *written;
+                Update::Settle { inode, at, pieces, written, settings }
             }
         }
     }
@@ -132,11 +163,16 @@ fn one(
         tree.check_named(&update, &[])?;
         return execute(tree, update, moment);
     }
+    let is_held =
+        tree.caps.holds_alone(by, parent.ino) || tree.mutation.is(Mutation::RemovesUnheld);
+    if matches!(update, Update::Settle { .. }) {
+        tree.check_named(&update, &[])?;
+        return if is_held { execute(tree, update, moment) } else { Err(FsError::Stale) };
+    }
     tree.check_named(&update, quotas)?;
     let vote = prepare(tree, &update, None, moment);
     let conclusion = conclude(&update, &BTreeMap::from([(tree.group, &vote)]))?;
-    let is_held = tree.caps.holds_alone(by, parent.ino);
-    if !is_held && !tree.mutation.is(Mutation::RemovesUnheld) {
+    if !is_held {
         return Err(FsError::Stale);
     }
     Ok(apply(tree, &update, conclusion, moment))

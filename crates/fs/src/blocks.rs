@@ -17,7 +17,6 @@ use crate::FsError;
 use crate::batch::Kept;
 use crate::operation::{Done, Operation, Piece, Update};
 use crate::partition::Partition;
-use crate::settled::Made;
 use crate::types::Data;
 use imbl::OrdMap;
 use meridian_core::{BlockId, ClientId, GroupId};
@@ -111,16 +110,15 @@ fn blocks_in(update: &Update) -> Vec<BlockId> {
         Data::Block { block, .. } => Some(block),
         Data::Inline(_) => None,
     };
-    let of_made = |made: &Made| made.pieces.iter().filter_map(of_piece).collect::<Vec<_>>();
+    let of_all = |pieces: &[Piece]| pieces.iter().filter_map(of_piece).collect::<Vec<_>>();
     match update {
-        Update::Write { pieces, .. } | Update::Settle { pieces, .. } => {
-            pieces.iter().filter_map(of_piece).collect()
-        }
-        Update::Make(made) => of_made(made),
+        Update::Write { pieces, .. } | Update::Settle { pieces, .. } => of_all(pieces),
+        Update::Make(made) => of_all(&made.pieces),
         Update::Batch(parts) => parts
             .iter()
             .flat_map(|part| match &part.kept {
-                Kept::Make(made) => of_made(made),
+                Kept::Make(made) => of_all(&made.pieces),
+                Kept::Write(written) => of_all(&written.pieces),
                 Kept::Unlink { .. } => Vec::new(),
             })
             .collect(),

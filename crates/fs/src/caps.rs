@@ -360,9 +360,9 @@ impl Update {
             Update::Make(made) => vec![made.parent],
             Update::Batch(parts) => {
                 let parents = parts.iter().map(|part| part.kept.parent());
-                let left = parts.iter().filter(|part| matches!(part.kept, Kept::Unlink { .. }));
-                let left = left.map(|part| part.kept.child());
-                parents.chain(left).collect::<BTreeSet<_>>().into_iter().collect()
+                let there = parts.iter().filter(|part| !matches!(part.kept, Kept::Make(_)));
+                let there = there.map(|part| part.kept.child());
+                parents.chain(there).collect::<BTreeSet<_>>().into_iter().collect()
             }
             Update::Caps {
                 partition,

@@ -212,7 +212,8 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
 /// The inodes, the names and the nodes of a batch.
 fn touched_of_batch(parts: &[Part]) -> (Vec<Place>, Vec<(Place, &Name)>, Vec<Place>) {
     let all = || parts.iter().map(|part| &part.kept);
-    let made = all().filter(|of| matches!(of, Kept::Make(_)));
+    // Access rights come with what is written, too.
+    let made = all().filter(|of| matches!(of, Kept::Make(_) | Kept::Write(_)));
     (
         all().flat_map(|kept| [kept.parent(), kept.child()]).collect(),
         all().map(|kept| (kept.parent(), kept.name())).collect(),

@@ -1,6 +1,6 @@
 //! Which partitions an update concerns, and whether it takes room there.
 
-use crate::batch::{self, Kept};
+use crate::batch::{self, Kept, Part};
 use crate::operation::Update;
 use crate::settled::Setting;
 use crate::types::Place;
@@ -12,7 +12,8 @@ impl Update {
     /// room back or moves something goes on there, with what that takes.
     pub fn needs_room(&self) -> bool {
         if let Update::Batch(parts) = self {
-            return parts.iter().any(|part| matches!(part.kept, Kept::Make(_)));
+            let needs = |part: &Part| matches!(part.kept, Kept::Make(_) | Kept::Write(_));
+            return parts.iter().any(needs);
         }
         if let Update::Settle { pieces, settings, .. } = self {
             let is_xattr = |setting: &Setting| matches!(setting, Setting::Xattr { .. });

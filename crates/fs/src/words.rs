@@ -8,7 +8,7 @@ impl Update {
         match self {
             Update::Create { .. } => "create",
             Update::Make(_) => "create and write",
-            Update::Batch(_) => "create and remove",
+            Update::Batch(_) => "changes kept back",
             Update::CreateUnnamed { .. } => "create without a name",
             Update::Link { .. } => "link",
             Update::Unlink { .. } => "unlink",

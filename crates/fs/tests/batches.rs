@@ -7,14 +7,14 @@ mod common;
 use bytes::Bytes;
 use common::{Rng, World, name, top};
 use meridian_core::{ClientId, GroupId};
-use meridian_fs::batch::{BATCH_MAX, Kept, Part};
+use meridian_fs::batch::{BATCH_MAX, Kept, Part, Written};
 use meridian_fs::mutation::Mutation;
-use meridian_fs::operation::{NewNode, Piece, WriteAt};
+use meridian_fs::operation::{Changes, NewNode, Piece, WriteAt};
 use meridian_fs::quota::Limits;
 use meridian_fs::settled::Made;
 use meridian_fs::types::Data;
 use meridian_fs::{
-    CapStep, Done, Extent, FsError, Ino, Kind, Operation, Place, Rights, Timestamp, Update,
+    CapStep, Done, Extent, FsError, Ino, Kind, Operation, Place, Rights, Setting, Timestamp, Update,
 };
 
 const US: GroupId = GroupId(1);
@@ -59,6 +59,15 @@ fn unlink(parent: Place, text: &str, child: Place) -> Kept {
     Kept::Unlink { parent, name: name(text), child }
 }
 
+fn write(parent: Place, text: &str, inode: Place) -> Kept {
+    let data = Data::Inline(Bytes::from_static(b"more"));
+    let pieces = vec![Piece { offset: 0, extent: Extent { len: 4, data } }];
+    let changes = Changes { mode: Some(0o600), ..Changes::default() };
+    let (at, written, settings) = (WriteAt::End, at(3), vec![Setting::Attributes(changes)]);
+    let name = name(text);
+    Kept::Write(Box::new(Written { parent, name, inode, at, pieces, written, settings }))
+}
+
 fn part(seconds: i64, kept: Kept) -> Part {
     Part { time: at(seconds), kept }
 }
@@ -99,9 +108,9 @@ fn compare(seed: u64, mutation: Mutation) -> (usize, bool) {
     directories.into_iter().for_each(|directory| hold(&mut world, directory));
     let mut parts = Vec::new();
     for number in 0..=rng.below(8) {
-        let kept = if rng.chance(50) {
+        let kept = if rng.chance(60) {
             let (parent, text, child) = *rng.pick(&files);
-            unlink(parent, text, child)
+            if rng.chance(60) { unlink(parent, text, child) } else { write(parent, text, child) }
         } else {
             let (parent, text) = (*rng.pick(&directories), *rng.pick(&["x", "y", "z", "a", "b"]));
             let made = make(parent, text, 100 + number);
@@ -178,8 +187,8 @@ fn what_may_not_come_in_a_batch_is_refused() {
 
 /// Another may have written to it since.
 #[test]
-fn nothing_goes_from_a_directory_that_is_not_held_any_more() {
-    let ended = |mutation| {
+fn nothing_goes_from_or_comes_to_a_directory_that_is_not_held_any_more() {
+    let ended = |kept: fn(Place, &str, Place) -> Kept, mutation| {
         let mut world = World::new(1);
         let directory = world.create(top(1), "d", Kind::Directory).unwrap();
         let file = world.create(directory, "f", Kind::File).unwrap();
@@ -187,12 +196,14 @@ fn nothing_goes_from_a_directory_that_is_not_held_any_more() {
         world.partitions.values_mut().for_each(|partition| partition.plant(mutation));
         let step = CapStep::ReleaseExclusive(vec![directory.ino]);
         submit(&mut world, at(2), Update::Caps { client: A, partition: US, step }).unwrap();
-        let parts = vec![part(9, unlink(directory, "f", file))];
+        let parts = vec![part(9, kept(directory, "f", file))];
         submit(&mut world, at(9), Update::Batch(parts)).unwrap()
     };
     let refused = Done::Batch { done: Vec::new(), refused: Some(FsError::Stale) };
-    assert_eq!(ended(Mutation::Correct), refused);
-    assert_ne!(ended(Mutation::RemovesUnheld), refused, "the test does not test");
+    for kept in [unlink, write] {
+        assert_eq!(ended(kept, Mutation::Correct), refused);
+        assert_ne!(ended(kept, Mutation::RemovesUnheld), refused, "the test does not test");
+    }
 }
 
 /// Who has a grant keeps nothing back: a batch sets what its client may not set.

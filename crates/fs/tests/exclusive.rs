@@ -7,7 +7,7 @@ use bytes::Bytes;
 use common::swaps::{self, Here};
 use common::{Rng, World, name, node, top};
 use meridian_core::{ClientId, GroupId, MessageId};
-use meridian_fs::batch::{Kept, Part};
+use meridian_fs::batch::{Kept, Part, Written};
 use meridian_fs::mutation::Mutation;
 use meridian_fs::operation::{Changes, NewNode, Piece, WriteAt};
 use meridian_fs::settled::Made;
@@ -206,9 +206,15 @@ fn random(rng: &mut Rng, directory: Place, ranks: &[Rank]) -> (ClientId, Update)
             let (child, other) = (made(directory, text, rng.below(9)), *rng.pick(&NAMES));
             let child = child.place();
             let unlink = Kept::Unlink { parent: directory, name: name(text), child };
+            let Made { parent, name, at: end, pieces, written, settings, .. } =
+                made(directory, other, rng.below(9));
+            let inode = made(directory, text, rng.below(9)).place();
+            let written = Written { parent, name, inode, at: end, pieces, written, settings };
+            let write = Kept::Write(Box::new(written));
             let make = Kept::Make(Box::new(made(directory, other, rng.below(9))));
             let part = |kept| Part { time: at(3), kept };
-            Update::Batch([unlink, make].map(part).into())
+            let last = if rng.chance(50) { make } else { write };
+            Update::Batch([unlink, last].map(part).into())
         }
         _ => {
             let changes = Changes { uid: Some(rng.below(3) as u32), ..Changes::default() };

@@ -7,7 +7,7 @@ mod common;
 use bytes::Bytes;
 use common::{Rng, World, name, node, top};
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};
-use meridian_fs::batch::{Kept, Part};
+use meridian_fs::batch::{Kept, Part, Written};
 use meridian_fs::operation::{
     Access, Changes, NewNode, Piece, RenameMode, Whiteout, WriteAt, XattrMode,
 };
@@ -136,19 +136,30 @@ impl Forger<'_> {
         let time = Timestamp { seconds: self.number() as i64, nanos: 0 };
         let kept = match self.flag() {
             true => Kept::Unlink { parent, name, child },
-            false => Kept::Make(Box::new(Made {
-                parent: self.place(),
-                name: self.name(),
-                node: self.node(),
-                ino: child.ino,
-                made: time,
-                at: WriteAt::Offset(self.number()),
-                pieces: self.pieces(),
-                written: time,
-                settings: Vec::new(),
-            })),
+            false => self.made(child, time),
         };
         Part { time, kept }
+    }
+
+    /// A file that is made, or written.
+    fn made(&mut self, child: Place, time: Timestamp) -> Kept {
+        let made = Made {
+            parent: self.place(),
+            name: self.name(),
+            node: self.node(),
+            ino: child.ino,
+            made: time,
+            at: WriteAt::Offset(self.number()),
+            pieces: self.pieces(),
+            written: time,
+            settings: Vec::new(),
+        };
+        if child.ino.0.is_multiple_of(2) {
+            return Kept::Make(Box::new(made));
+        }
+        let Made { parent, name, at, pieces, written, settings, .. } = made;
+        let inode = child;
+        Kept::Write(Box::new(Written { parent, name, inode, at, pieces, written, settings }))
     }
 
     fn names(&mut self) -> Update {

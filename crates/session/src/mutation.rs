@@ -73,6 +73,8 @@ pub enum Mutation {
     ReleasesUnlanded,
     /// What is kept back in order is overtaken by later updates.
     Overtakes,
+    /// Takes a file that was its own once for its own, whoever may know of it since.
+    OwnsForever,
     /// Takes its owner's mode for that of all directories.
     IgnoresModes,
     /// Releases a capability before what it kept is dropped.

@@ -97,6 +97,11 @@ impl Nodes {
         }
     }
 
+    /// Whether they take what was written to a file in a batch.
+    pub fn let_keep_written(&self) -> bool {
+        self.speaks(Level::WRITTEN)
+    }
+
     /// Whether a group is in another region, and its nodes know of what comes along with an answer.
     pub fn brings_along(&self, group: GroupId) -> bool {
         let of = self.topology.groups.get(usize::from(group.0));

@@ -176,7 +176,7 @@ impl Session {
             Command::Keep => self.caps.turn_on(),
             Command::KeepBack(keeping) => {
                 self.nodes.keeping = Some(keeping);
-                self.caps.keep_back(self.nodes.let_keep_back());
+                self.keep_back_by_level();
             }
             Command::KeepOrder(is_kept) => self.caps.keep_order(is_kept),
             Command::Land => self.caps.call_all_to_land(),
@@ -185,7 +185,7 @@ impl Session {
             Command::Configured(topology) => {
                 self.nodes.configured(topology);
                 self.caps.hold_all_that_is_made(self.nodes.let_hold_made());
-                self.caps.keep_back(self.nodes.let_keep_back());
+                self.keep_back_by_level();
             }
             Command::OnCut(patience) => self.nodes.cuts.patience = Some(patience),
         }

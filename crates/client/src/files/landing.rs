@@ -8,8 +8,8 @@ use crate::files::write::Answered;
 use crate::files::{Files, OpenInode};
 use meridian_core::level::Level;
 use meridian_core::{GroupId, Stamp};
-use meridian_fs::batch::{BATCH_MAX, Kept, Part};
-use meridian_fs::types::{Data, Place, Timestamp};
+use meridian_fs::batch::{BATCH_MAX, Kept, Part, Written};
+use meridian_fs::types::{Data, Name, Place, Timestamp};
 use meridian_fs::{Done, FsError, Update};
 use meridian_session::writeback::flush::{Sent, Step};
 use meridian_session::{Command, ToLand};
@@ -21,8 +21,10 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{MutexGuard, OwnedMutexGuard};
 
-/// So many bytes go in one batch, and what its last part has.
+/// So many bytes go in one batch, and what was called for together with its last part.
 const BATCH_BYTES: usize = 512 << 10;
+/// Beyond so many also what was called for together is apart: no message is longer than some MiB.
+const BATCH_BYTES_MAX: usize = 4 << 20;
 /// How long to wait before what nobody has answered is sent again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -46,6 +48,8 @@ impl Attempts {
 #[derive(Debug)]
 struct Waiting {
     what: ToLand,
+    /// What was called for together has one number: so it is to land (decision 116).
+    call: u64,
     /// It was refused in a batch, or must come in a message of its own.
     is_alone: bool,
 }
@@ -53,6 +57,8 @@ struct Waiting {
 /// A part of a batch.
 struct Loaded {
     part: Part,
+    /// As in [`Waiting`].
+    call: u64,
     /// The file that is made, which nobody else flushes meanwhile.
     file: Option<(Arc<OpenInode>, OwnedMutexGuard<()>)>,
 }
@@ -142,16 +148,25 @@ impl Files {
     async fn land_some(self: &Arc<Self>, group: GroupId, waiting: &mut VecDeque<Waiting>) {
         let batches = self.client.topology().levels.now >= Level::BATCHES;
         let parts_max = if batches { BATCH_MAX } else { 1 };
-        let (mut loaded, mut bytes) = (Vec::new(), 0);
-        while loaded.len() < parts_max && bytes < BATCH_BYTES {
-            // What gives room back does not wait for what needs some.
+        let (mut loaded, mut bytes, mut last) = (Vec::new(), 0, None);
+        while loaded.len() < parts_max && bytes < BATCH_BYTES_MAX {
+            let begins = waiting.front().map(|next| next.call).filter(|call| last != Some(*call));
+            if let Some(call) = begins.filter(|_| !loaded.is_empty()) {
+                let together = waiting.iter().take_while(|next| next.call == call).count();
+                if bytes >= BATCH_BYTES || loaded.len() + together > parts_max {
+                    break;
+                }
+            }
+            // On a full disk what gives room back does not wait for what needs some.
             let removes = |what: &ToLand| matches!(what, ToLand::Removal(_));
             let first = loaded.first().map(|first: &Loaded| first.file.is_none());
+            let first = first.filter(|_| self.lacks_room.load(Ordering::Relaxed));
             let goes = |next: &mut Waiting| first.is_none_or(|first| first == removes(&next.what));
             let Some(next) = waiting.pop_front_if(goes) else { break };
+            last = Some(next.call);
             let load = match next.is_alone {
                 true => Load::Alone,
-                false => self.load(&next.what, loaded.is_empty()).await,
+                false => self.load(&next, loaded.is_empty()).await,
             };
             match load {
                 Load::Part(part) => {
@@ -181,23 +196,28 @@ impl Files {
     }
 
     /// Makes a part of a batch of it. Only what comes first waits for others who flush it.
-    async fn load(&self, what: &ToLand, is_first: bool) -> Load {
-        let place = match what {
+    async fn load(&self, waiting: &Waiting, is_first: bool) -> Load {
+        let call = waiting.call;
+        let place = match &waiting.what {
             ToLand::File(place) => *place,
             ToLand::Removal(part) => {
                 return match self.client.driver().is_unlanded(part.kept.child().ino) {
-                    true => Load::Part(Loaded { part: part.clone(), file: None }),
+                    true => Load::Part(Loaded { part: part.clone(), call, file: None }),
                     false => Load::Nothing,
                 };
             }
         };
-        let Some(inode) = self.newborn(place).await else { return Load::Nothing };
+        let Some(inode) = self.unlanded(place).await else { return Load::Nothing };
         let flushing = match inode.flushing.clone().try_lock_owned() {
             Ok(guard) => guard,
-            Err(_) if is_first => inode.flushing.clone().lock_owned().await,
+            Err(_) if is_first => match self.flushing_or_landed(&inode).await {
+                Some(guard) => guard,
+                None => return Load::Nothing,
+            },
             Err(_) => return Load::Alone,
         };
-        if lock(&inode.buffer).writes.birth().is_none() {
+        let written = self.client.driver().written_in(place.ino);
+        if lock(&inode.buffer).writes.birth().is_none() && written.is_none() {
             return Load::Nothing;
         }
         lock(&inode.buffer).writes.begin_flush(None);
@@ -214,29 +234,56 @@ impl Files {
                         return Load::Failed(error);
                     }
                 }
-                Step::Send { update: Update::Make(made), time } => {
-                    let part = Part { time, kept: Kept::Make(made) };
-                    return Load::Part(Loaded { part, file: Some((inode, flushing)) });
+                Step::Send { update, time } => {
+                    let Some(kept) = kept_of(update, time, written) else { return Load::Alone };
+                    let part = Part { time, kept };
+                    return Load::Part(Loaded { part, call, file: Some((inode, flushing)) });
                 }
                 // It was sent in a message of its own, of which nobody knows what became.
-                Step::Send { .. } | Step::Again => return Load::Alone,
+                Step::Again => return Load::Alone,
             }
         }
     }
 
-    /// The new file, if it has not landed. It may be on its way into the table of files: whoever
-    /// has begun it is about to put it there.
-    async fn newborn(&self, place: Place) -> Option<Arc<OpenInode>> {
+    /// The file, if it has not landed, or what was written to it. A new one may be on its way into
+    /// the table of files: whoever has begun it is about to put it there.
+    async fn unlanded(&self, place: Place) -> Option<Arc<OpenInode>> {
+        let driver = self.client.driver();
         loop {
             let mut born = pin!(self.born.notified());
             born.as_mut().enable();
             let inode = self.open_inode(place.ino);
-            let inode = inode.filter(|inode| lock(&inode.buffer).writes.birth().is_some());
-            if inode.is_some() || !self.client.driver().is_unlanded(place.ino) {
+            let is_clean = |inode: &Arc<OpenInode>| lock(&inode.buffer).writes.is_clean();
+            if inode.as_ref().is_none_or(is_clean) {
+                driver.end_written(place.ino); // What was written was cut since, or lost.
+            }
+            let inode = inode.filter(|inode| self.is_unlanded(inode));
+            if inode.is_some() || !driver.is_unlanded(place.ino) {
                 return inode;
             }
             born.await;
         }
+    }
+
+    /// Waits until nobody flushes the file, or it has landed: whoever flushes it may go on to do
+    /// something that waits for what comes after it.
+    async fn flushing_or_landed(&self, inode: &OpenInode) -> Option<OwnedMutexGuard<()>> {
+        let mut attempts = self.attempts.subscribe();
+        let mut guard = pin!(inode.flushing.clone().lock_owned());
+        while self.is_unlanded(inode) {
+            tokio::select! {
+                biased;
+                guard = &mut guard => return Some(guard),
+                Ok(()) = attempts.changed() => {}
+            }
+        }
+        None
+    }
+
+    /// Whether it is a new file that is not there yet, or what was written to it is kept back.
+    fn is_unlanded(&self, inode: &OpenInode) -> bool {
+        let is_new = lock(&inode.buffer).writes.birth().is_some();
+        is_new || self.client.driver().written_in(inode.place.ino).is_some()
     }
 
     async fn send_loaded(
@@ -272,7 +319,8 @@ impl Files {
         let mut again = Vec::new();
         for ((nth, of), end) in loaded.drain(..).enumerate().zip(ends) {
             let is_alone = matches!(end, End::Refused(_)) || (none_was && nth == 0);
-            again.extend(self.end(of, end, ts).map(|what| Waiting { what, is_alone }));
+            let call = of.call;
+            again.extend(self.end(of, end, ts).map(|what| Waiting { what, call, is_alone }));
         }
         again.into_iter().rev().for_each(|waits| waiting.push_front(waits));
         self.note_landed();
@@ -280,7 +328,7 @@ impl Files {
 
     /// What became of a part; answers what is to be sent again.
     fn end(self: &Arc<Self>, of: Loaded, end: End, ts: Stamp) -> Option<ToLand> {
-        let Loaded { part, file } = of;
+        let Loaded { part, file, .. } = of;
         let Some((inode, flushing)) = file else {
             return match end {
                 End::Done(_) => None,
@@ -294,9 +342,17 @@ impl Files {
             End::Unsent => Answered { sent: Sent::Anew, written: None },
         };
         // Whoever has it open is told of a failure at its next call.
-        let _ = self.take_answer(&inode, answered);
+        if let (Err(error), Kept::Write(written)) = (self.take_answer(&inode, answered), &part.kept)
+            && lock(&inode.buffer).writes.is_clean()
+        {
+            tracing::warn!(
+                "what was written to '{}' in the directory with number {} is lost: {error}",
+                written.name.escape_ascii(),
+                written.parent.ino.0
+            );
+        }
         drop(flushing);
-        let is_left = lock(&inode.buffer).writes.birth().is_some();
+        let is_left = self.is_unlanded(&inode);
         self.forget_if_unused(&inode);
         is_left.then_some(ToLand::File(inode.place))
     }
@@ -324,9 +380,9 @@ impl Files {
     ) {
         match &waits.what {
             ToLand::File(place) => {
-                let Some(inode) = self.newborn(*place).await else { return };
+                let Some(inode) = self.unlanded(*place).await else { return };
                 let result = self.flush_inode(&inode, None).await;
-                let is_left = lock(&inode.buffer).writes.birth().is_some();
+                let is_left = self.is_unlanded(&inode);
                 self.forget_if_unused(&inode);
                 match result {
                     Err(error) if is_left => {
@@ -342,7 +398,8 @@ impl Files {
                 let sent = self.send_to_the_end(group, &prepared, waiting).await;
                 if let Some(error) = refusal(sent) {
                     let again = self.removal_refused(part.clone(), error);
-                    waiting.extend(again.map(|what| Waiting { what, is_alone: true }));
+                    let call = waits.call;
+                    waiting.extend(again.map(|what| Waiting { what, call, is_alone: true }));
                 }
             }
         }
@@ -423,6 +480,21 @@ fn batch_of(parts: Vec<Part>) -> (Update, Timestamp) {
     (Update::Batch(parts), time)
 }
 
+/// What brings an update of that time, of a file that is made, or was written where that tells.
+fn kept_of(update: Update, time: Timestamp, written_in: Option<(Place, Name)>) -> Option<Kept> {
+    let (inode, at, pieces, written, settings) = match update {
+        Update::Make(made) => return Some(Kept::Make(made)),
+        Update::Write { inode, at, pieces } => (inode, at, pieces, time, Vec::new()),
+        Update::Settle { inode, at, pieces, written, settings } => {
+            (inode, at, pieces, written, settings)
+        }
+        _ => return None,
+    };
+    let (parent, name) = written_in?;
+    let written = Written { parent, name, inode, at, pieces, written, settings };
+    Some(Kept::Write(Box::new(written)))
+}
+
 /// Why a removal was not done.
 fn refusal(sent: Result<(Done, Stamp), FsError>) -> Option<FsError> {
     match sent {
@@ -435,44 +507,53 @@ fn refusal(sent: Result<(Done, Stamp), FsError>) -> Option<FsError> {
 impl Loaded {
     /// How many bytes it has in the message.
     fn bytes(&self) -> usize {
-        let Kept::Make(made) = &self.part.kept else { return 0 };
+        let pieces = match &self.part.kept {
+            Kept::Make(made) => &made.pieces,
+            Kept::Write(written) => &written.pieces,
+            Kept::Unlink { .. } => return 0,
+        };
         let inline = |data: &Data| match data {
             Data::Inline(bytes) => bytes.len(),
             Data::Block { .. } => 0,
         };
-        made.pieces.iter().map(|piece| inline(&piece.extent.data)).sum()
+        pieces.iter().map(|piece| inline(&piece.extent.data)).sum()
     }
 }
 
 /// Sends what is called for, of each partition in a task of its own.
 pub(crate) async fn land_called(files: Weak<Files>, mut called: UnboundedReceiver<Vec<ToLand>>) {
-    let mut tasks = HashMap::<GroupId, UnboundedSender<ToLand>>::new();
+    let mut tasks = HashMap::<GroupId, UnboundedSender<Vec<Waiting>>>::new();
+    let mut call = 0;
     while let Some(all) = called.recv().await {
+        call += 1;
+        let mut by_group = HashMap::<GroupId, Vec<Waiting>>::new();
         for what in all {
             let group = match &what {
                 ToLand::File(place) => place.partition,
                 ToLand::Removal(part) => part.kept.parent().partition,
             };
+            by_group.entry(group).or_default().push(Waiting { what, call, is_alone: false });
+        }
+        for (group, together) in by_group {
             let task = tasks.entry(group).or_insert_with(|| {
                 let (sender, called) = unbounded_channel();
                 tokio::spawn(land_in(group, files.clone(), called));
                 sender
             });
-            let _ = task.send(what); // Who is gone has nothing to send.
+            let _ = task.send(together); // Who is gone has nothing to send.
         }
     }
 }
 
-async fn land_in(group: GroupId, files: Weak<Files>, mut called: UnboundedReceiver<ToLand>) {
+async fn land_in(group: GroupId, files: Weak<Files>, mut called: UnboundedReceiver<Vec<Waiting>>) {
     let mut waiting = VecDeque::new();
-    let called_for = |what| Waiting { what, is_alone: false };
     loop {
         if waiting.is_empty() {
-            let Some(what) = called.recv().await else { return };
-            waiting.push_back(called_for(what));
+            let Some(together) = called.recv().await else { return };
+            waiting.extend(together);
         }
-        while let Ok(what) = called.try_recv() {
-            waiting.push_back(called_for(what));
+        while let Ok(together) = called.try_recv() {
+            waiting.extend(together);
         }
         let Some(files) = files.upgrade() else { return };
         files.land_some(group, &mut waiting).await;

@@ -1,10 +1,12 @@
 //! What is kept back: new files, until all is known that their programs give them, so that each
-//! comes to the nodes by one update (decision 102); and removals of files (decision 104).
+//! comes to the nodes by one update (decision 102); removals of files (decision 104); and what is
+//! written to files of which nobody else can know (decision 116).
 
-use crate::client::now;
+use crate::client::{lock, now};
 use crate::error::ClientError;
+use crate::files::buffer::Buffer;
 use crate::files::landing::land_called;
-use crate::files::{Files, Handle, OpenMode};
+use crate::files::{Files, Handle, OpenInode, OpenMode};
 use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino, Name, Place};
@@ -26,6 +28,11 @@ impl Files {
     /// How many changes it has kept back.
     pub fn kept_back(&self) -> u64 {
         self.client.driver().kept_back()
+    }
+
+    /// How many new files were removed before they were sent, and so never were.
+    pub fn unsent(&self) -> u64 {
+        self.client.driver().unsent()
     }
 
     /// Makes a file and opens it without asking anybody, if its directory is held so that nobody
@@ -87,7 +94,46 @@ impl Files {
             return false;
         }
         let parent = self.place_of(parent);
-        self.is_plain(child) && self.client.driver().begin_removal(parent, name, child, now())
+        if self.is_plain(child) {
+            return self.client.driver().begin_removal(parent, name, child, now());
+        }
+        let open = self.open_inode(child.ino);
+        open.is_some_and(|open| self.begin_removal_unsent((parent, name), &open))
+    }
+
+    /// The same of a file of which something was written, that is closed and not sent: that is
+    /// dropped. Whoever removes a name keeps the file from being opened meanwhile.
+    fn begin_removal_unsent(&self, (parent, name): (Place, &Name), file: &Arc<OpenInode>) -> bool {
+        let Ok(_flushing) = file.flushing.try_lock() else { return false };
+        let is_unsent = |buffer: &Buffer| {
+            let is_closed = buffer.writes.open_count() == 0 && buffer.holders.is_empty();
+            is_closed && buffer.writes.is_unsent() && !buffer.kept
+        };
+        let driver = self.client.driver();
+        if !driver.is_unlanded(file.place.ino)
+            || !is_unsent(&lock(&file.buffer))
+            || self.client.has_quota(file.place)
+            || !driver.begin_removal(parent, name, file.place, now())
+        {
+            return false;
+        }
+        self.change_buffer(file, Buffer::clear);
+        self.forget_if_unused(file);
+        true
+    }
+
+    /// Whether what was written to a file that is being closed is kept back, if it may be.
+    pub(crate) fn begin_written(&self, file: &OpenInode) -> bool {
+        // Who sends some of it now does not know that it is kept back.
+        let Ok(_flushing) = file.flushing.try_lock() else { return false };
+        let may = {
+            let buffer = lock(&file.buffer);
+            let is_plain = !buffer.nameless && buffer.holders.is_empty();
+            is_plain && self.is_sent_late(&buffer) && buffer.writes.is_one_unsent()
+        };
+        may && !self.client.driver().has_grant()
+            && !self.client.has_quota(file.place)
+            && self.client.driver().begin_written(file.place)
     }
 
     /// Whether it is not open here, and counts against no quota.

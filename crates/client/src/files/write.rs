@@ -188,7 +188,8 @@ impl Files {
     /// As [`Files::sync`].
     pub async fn close(&self, handle: Handle) -> Result<(), ClientError> {
         let file = self.file(handle)?;
-        if !self.is_sent_by_close(&lock(&file.inode.buffer)) {
+        let is_sent = self.is_sent_by_close(&lock(&file.inode.buffer));
+        if !is_sent || self.begin_written(&file.inode) {
             self.take_error(&file.inode, handle).map_or(Ok(()), Err)?;
             return self.intact(handle).map(drop);
         }
@@ -202,8 +203,10 @@ impl Files {
     pub fn close_now(&self, handle: Handle, owner: Owner) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         self.note_use(&inode, handle);
+        let is_sent = self.is_sent_by_close(&lock(&inode.buffer));
+        let must_wait = is_sent && !self.begin_written(&inode);
         let mut buffer = lock(&inode.buffer);
-        if self.is_sent_by_close(&buffer) || buffer.holders.contains(owner) {
+        if must_wait || buffer.holders.contains(owner) {
             return Ok(Wrote::MustWait);
         }
         buffer.writes.take_failure(handle).map_or(Ok(()), Err)?;
@@ -215,11 +218,15 @@ impl Files {
 
     /// Whether what is kept of a file is sent when it is closed.
     fn is_sent_by_close(&self, buffer: &Buffer) -> bool {
-        let by_default = self.client.durability();
-        let lands = buffer.durability.unwrap_or(by_default) == Durability::Fsync
-            && buffer.writes.is_kept_whole()
-            && self.buffered.load(Ordering::Relaxed) <= ALL_MAX / 2;
+        let lands = buffer.writes.is_kept_whole() && self.is_sent_late(buffer);
         !buffer.writes.is_clean() && !buffer.nameless && !lands
+    }
+
+    /// Whether what is kept of a file may be sent after it is closed, and there is room for it.
+    pub(crate) fn is_sent_late(&self, buffer: &Buffer) -> bool {
+        let by_default = self.client.durability();
+        buffer.durability.unwrap_or(by_default) == Durability::Fsync
+            && self.buffered.load(Ordering::Relaxed) <= ALL_MAX / 2
     }
 
     fn take_error(&self, inode: &OpenInode, handle: Handle) -> Option<ClientError> {
@@ -367,9 +374,7 @@ impl Files {
         if let (Err(ClientError::Fs(FsError::Unmade)), Some(birth)) = (&landed, &birth) {
             newborn::tell_lost(birth);
         }
-        if birth.is_some() {
-            self.note_landed();
-        }
+        self.note_landed();
         let landed = landed?;
         if let (Some(Written { offset, merge_from: Some(from), .. }), Landed::Written { span }) =
             (written, landed)

@@ -1,7 +1,7 @@
 //! Directories that the client holds exclusively, and what it keeps back there: new files, until
 //! they have all that their programs give them (decision 102), and, where the order of all is kept,
-//! removals of files (decision 104). What is kept back in a directory it says itself, or the owner
-//! by default (decision 110).
+//! removals of files (decision 104), and what was written to files that are its own (decision 116).
+//! What is kept back in a directory it says itself, or the owner by default (decision 110).
 //!
 //! What is kept back is part of what is known of its directory: looks are answered from that. What
 //! cannot be answered from it waits until that has *landed*, that is until the update that does it
@@ -15,19 +15,25 @@
 //! - K9: what is kept back is shown only as long as its directory is held without a break.
 //! - K10: of a partition the owner is told to land nothing before what was kept back in order there
 //!   earlier, and no other update of the client is sent there before that.
+//! - K12: what was written to a file is kept back only while the file is the client's own: made in
+//!   a directory that it holds exclusively since, so that nobody else knows its number.
 
 mod calls;
+mod landing;
+mod own;
 
 use super::flights::Entries;
 use super::order::{Order, Turn};
 use super::{Caps, LOOKED_MAX, LOOKS_WITHIN};
 use crate::calls::{Keeping, ToLand};
 use crate::mutation::Mutation;
-use meridian_core::{GroupId, Stamp, Time};
+pub(super) use landing::Landing;
+use meridian_core::{GroupId, Time};
 use meridian_fs::batch::{BATCH_MAX, Kept, Part};
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Entry, Ino, Kind, Name, Place, Timestamp};
-use meridian_fs::{Done, FsError, Query, Update, Vector};
+use meridian_fs::{Query, Update, Vector};
+use own::Own;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -42,15 +48,24 @@ const MADE: u32 = 2;
 /// A file is kept back only if the lease lasts for so long still: most have landed by then.
 const LASTS: Duration = Duration::from_secs(2);
 
+/// What is kept back of a file.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// That it is made, as it was made.
+    Made(Attributes),
+    Removed,
+    /// What was written to it; it is there already.
+    Written,
+}
+
 /// Something that is kept back.
 #[derive(Clone, Debug)]
 struct KeptBack {
     parent: Place,
     name: Name,
-    /// What is made or removed.
+    /// What is made, removed or written.
     place: Place,
-    /// What is made, as it was made; nothing if it is removed.
-    made: Option<Attributes>,
+    what: What,
     /// When.
     time: Timestamp,
     /// When its directory was granted, as the client counts.
@@ -70,9 +85,9 @@ impl KeptBack {
 
     fn to_land(&self) -> ToLand {
         let KeptBack { parent, name, place, time, .. } = self;
-        match self.made {
-            Some(_) => ToLand::File(*place),
-            None => {
+        match self.what {
+            What::Made(_) | What::Written => ToLand::File(*place),
+            What::Removed => {
                 let (parent, name, child) = (*parent, name.clone(), *place);
                 let kept = Kept::Unlink { parent, name, child };
                 ToLand::Removal(Part { time: *time, kept })
@@ -82,8 +97,16 @@ impl KeptBack {
 
     /// Whether it is what that does.
     fn is(&self, kept: &Kept) -> bool {
-        let removes = matches!(kept, Kept::Unlink { .. });
-        removes == self.made.is_none() && (self.parent, &self.name) == (kept.parent(), kept.name())
+        let is_so = match self.what {
+            What::Made(_) => matches!(kept, Kept::Make(_)),
+            What::Removed => matches!(kept, Kept::Unlink { .. }),
+            What::Written => matches!(kept, Kept::Write(_)),
+        };
+        is_so && (self.parent, &self.name) == (kept.parent(), kept.name())
+    }
+
+    fn is_written(&self) -> bool {
+        matches!(self.what, What::Written)
     }
 }
 
@@ -97,6 +120,7 @@ pub(super) struct Alone {
     kept: BTreeMap<Ino, KeptBack>,
     names: BTreeMap<(Ino, Name), Ino>,
     pub order: Order,
+    own: BTreeMap<Ino, Own>,
     /// How many files the client has made in directories, and since when.
     made: BTreeMap<Ino, (Time, u32)>,
     /// Numbers those that were kept back.
@@ -113,6 +137,11 @@ impl Alone {
         all.take_while(move |((of, _), _)| *of == directory).map(|(_, ino)| *ino)
     }
 
+    /// Whether looks at that inode or name do not show what a replica has: it is made or removed.
+    fn hides(&self, ino: Ino) -> bool {
+        self.kept.get(&ino).is_some_and(|kept| !kept.is_written())
+    }
+
     /// What may be kept back in a directory, as far as that is known.
     fn keeping_in(&self, directory: Option<&Attributes>) -> Keeping {
         let Some(by_default) = self.keeping else { return Keeping::Nothing };
@@ -125,37 +154,6 @@ impl Alone {
         self.order.add(kept.turn(), kept.place.ino, kept.in_order);
         self.uncalled += usize::from(kept.in_order);
         self.kept.insert(kept.place.ino, kept);
-    }
-}
-
-/// What a part of an update that lands something is about.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Landing {
-    ino: Ino,
-    number: u64,
-    /// What its directory shows as its time of change after it.
-    time: Timestamp,
-}
-
-impl Landing {
-    /// All that the update lands, in its order; nothing if it does anything else.
-    pub fn all_of(caps: &Caps, update: &Update, time: Timestamp) -> Vec<Landing> {
-        if caps.alone.kept.is_empty() {
-            return Vec::new();
-        }
-        let of = |part: &Part| {
-            let ino = part.kept.child().ino;
-            let kept = caps.alone.kept.get(&ino).filter(|of| of.is(&part.kept))?;
-            Some(Landing { ino, number: kept.number, time: part.time })
-        };
-        let all = match update {
-            Update::Make(made) => {
-                of(&Part { time, kept: Kept::Make(made.clone()) }).map(|of| vec![of])
-            }
-            Update::Batch(parts) => parts.iter().map(of).collect(),
-            _ => None,
-        };
-        all.unwrap_or_default()
     }
 }
 
@@ -268,7 +266,7 @@ impl Caps {
         let ino = Ino::chosen(parent.partition, self.by, self.alone.last + 1);
         let place = Place { ino, ..parent };
         let made = node.attributes_in(&directory, place, time)?;
-        self.keep(keeping == Keeping::InOrder, (parent, name), (place, Some(made)), time);
+        self.keep(keeping == Keeping::InOrder, (parent, name), (place, What::Made(made)), time);
         Some(made)
     }
 
@@ -281,11 +279,15 @@ impl Caps {
         (child, time): (Place, Timestamp),
         vector: &Vector,
     ) -> bool {
+        match self.forget_unsent(now, (parent, name), (child, time), vector) {
+            Some(What::Made(_)) => return true,
+            Some(What::Written | What::Removed) | None => {}
+        }
         let may = self.may_keep(now, (parent, name), vector);
         let Some((directory, Some(entry))) = may else { return false };
         let goes = entry.place == child && self.may_remove(&directory, &entry);
         if goes {
-            self.keep(true, (parent, name), (child, None), time);
+            self.keep(true, (parent, name), (child, What::Removed), time);
         }
         goes
     }
@@ -324,7 +326,7 @@ impl Caps {
         &mut self,
         in_order: bool,
         (parent, name): (Place, &Name),
-        (place, made): (Place, Option<Attributes>),
+        (place, what): (Place, What),
         time: Timestamp,
     ) {
         // Before this is added: a new file has yet to be written.
@@ -336,31 +338,38 @@ impl Caps {
             *lease.unlanded.entry(parent.ino).or_default() += 1;
         }
         self.alone.last += 1;
+        let number = self.alone.last;
+        let granted = self.known.get(&parent.ino).expect("K7: it is held").granted;
+        self.show_kept((parent, name), (place, what), time);
+        let (name, called) = (name.clone(), false);
+        let kept = KeptBack { parent, name, place, what, time, granted, number, in_order, called };
+        self.alone.add(kept);
+        self.kept_back += 1;
+    }
+
+    /// What is kept back is shown of its directory from now on.
+    fn show_kept(
+        &mut self,
+        (parent, name): (Place, &Name),
+        (place, what): (Place, What),
+        time: Timestamp,
+    ) {
         self.count += 1;
-        if made.is_none()
+        let leads = match what {
+            What::Made(made) => Some(Entry { place, kind: made.kind }),
+            What::Removed => None,
+            What::Written => return,
+        };
+        if leads.is_none()
             && let Some(known) = self.known.get_mut(&place.ino)
         {
             known.attributes.touch(self.count);
         }
-        let known = self.known.get_mut(&parent.ino).expect("K7: it is held");
-        let adds = Entries::kept(made.is_some(), time);
-        known.attributes.touched_by(self.count, |of| adds.add_to(of, true));
-        let (granted, number) = (known.granted, self.alone.last);
-        let leads = made.map(|of| Entry { place, kind: of.kind });
+        let adds = Entries::kept(leads.is_some(), time);
+        if let Some(known) = self.known.get_mut(&parent.ino) {
+            known.attributes.touched_by(self.count, |of| adds.add_to(of, true));
+        }
         self.change_names(parent.ino, |known, count| known.keep_name(name, count, leads));
-        let name = name.clone();
-        self.alone.add(KeptBack {
-            parent,
-            name,
-            place,
-            made,
-            time,
-            granted,
-            number,
-            in_order,
-            called: false,
-        });
-        self.kept_back += 1;
     }
 
     /// What is kept back is shown as it was made, as long as its directory may be used (K9).
@@ -371,7 +380,12 @@ impl Caps {
         vector: &Vector,
     ) -> Option<Option<Attributes>> {
         let kept = self.alone.kept.get(&ino)?;
-        let (parent, granted, made) = (kept.parent, kept.granted, kept.made);
+        let (parent, granted) = (kept.parent, kept.granted);
+        let made = match kept.what {
+            What::Made(made) => Some(made),
+            What::Removed => None,
+            What::Written => return None, // The owner shows it over what is known of the file.
+        };
         if self.mutation.is(Mutation::ShowsLapsed) {
             return Some(made);
         }
@@ -391,14 +405,15 @@ impl Caps {
         if self.alone.kept.is_empty() {
             return BTreeSet::new();
         }
-        let own = query.inode().filter(|ino| self.alone.kept.contains_key(ino));
+        let hides = |ino: &Ino| self.alone.hides(*ino);
+        let own = query.inode().filter(hides);
         match query {
             Query::Lookup { parent, name } => {
                 let named = self.alone.names.get(&(parent.ino, name.clone()));
-                named.copied().into_iter().collect()
+                named.copied().into_iter().filter(hides).collect()
             }
             Query::Attributes { inode } | Query::Directory { inode, .. } => {
-                self.alone.within(inode.ino).chain(own).collect()
+                self.alone.within(inode.ino).filter(hides).chain(own).collect()
             }
             _ => own.into_iter().collect(),
         }
@@ -450,81 +465,6 @@ impl Caps {
     /// Whether an inode is kept back, or something in it.
     pub(super) fn keeps_some_of(&self, ino: Ino) -> bool {
         self.alone.kept.contains_key(&ino) || self.alone.within(ino).next().is_some()
-    }
-
-    /// The update that lands these was answered; answers the directories in which a removal was
-    /// refused, of which nothing is to be kept.
-    pub(super) fn landed(
-        &mut self,
-        landings: &[Landing],
-        ts: Stamp,
-        result: &Result<Done, FsError>,
-    ) -> Vec<Ino> {
-        let mut ends = match result {
-            Ok(Done::Batch { done, refused }) => {
-                let done = done.iter().map(|_| Ok(())).chain(refused.map(Err));
-                done.collect()
-            }
-            Ok(_) => vec![Ok(()); landings.len()],
-            // As a whole: each may come alone.
-            Err(error) if landings.len() == 1 => vec![Err(*error)],
-            Err(_) => Vec::new(),
-        };
-        ends.truncate(landings.len());
-        let pairs = landings.iter().zip(ends);
-        pairs.filter_map(|(landing, end)| self.one_landed(*landing, ts, end)).collect()
-    }
-
-    fn one_landed(
-        &mut self,
-        landing: Landing,
-        ts: Stamp,
-        result: Result<(), FsError>,
-    ) -> Option<Ino> {
-        // It is sent again, under another name.
-        if let Err(FsError::InlineFull | FsError::Late { .. } | FsError::UnnamedQuota { .. }) =
-            result
-        {
-            return None;
-        }
-        let kept = self.remove_kept(landing)?;
-        let (count, granted, place, directory) =
-            (self.count, kept.granted, kept.place, kept.parent.ino);
-        if kept.made.is_none()
-            && let Some(child) = self.known.get_mut(&place.ino)
-        {
-            child.attributes.end(count, ts, None);
-            child.used = Time(0); // It goes first when there is no room.
-        }
-        let known = self.known.get_mut(&directory).filter(|known| known.granted == granted)?;
-        let entry = kept.made.map(|made| Entry { place, kind: made.kind });
-        let (adds, leads) = match result {
-            Ok(()) => (Entries::none(landing.time), Some(entry)),
-            Err(_) => (Entries::kept(kept.made.is_some(), landing.time).undone(), None),
-        };
-        known.attributes.amend(count, ts, |of, last| adds.add_to(of, last && result.is_ok()));
-        self.change_names(directory, |known, count| known.end_name(&kept.name, count, ts, leads));
-        (result.is_err() && kept.made.is_none()).then_some(directory)
-    }
-
-    /// Nobody knows whether they have landed or will; answers their directories, of which nothing
-    /// is to be kept.
-    pub(super) fn lose_kept(&mut self, landings: &[Landing]) -> Vec<Ino> {
-        let lost = landings.iter().filter_map(|landing| self.remove_kept(*landing));
-        lost.map(|of| of.parent.ino).collect()
-    }
-
-    fn remove_kept(&mut self, landing: Landing) -> Option<KeptBack> {
-        let is_it = |of: &&KeptBack| of.number == landing.number;
-        self.alone.kept.get(&landing.ino).filter(is_it)?;
-        let kept = self.alone.kept.remove(&landing.ino)?;
-        self.alone.names.remove(&(kept.parent.ino, kept.name.clone()));
-        self.alone.order.remove(kept.turn());
-        self.alone.uncalled -= usize::from(kept.in_order && !kept.called);
-        if let Some(lease) = self.leases.get_mut(&kept.parent.partition) {
-            super::flights::leave(&mut lease.unlanded, &kept.parent.ino);
-        }
-        Some(kept)
     }
 
     /// Whether the client's lease has lasted from `since` until now, so that what it keeps back

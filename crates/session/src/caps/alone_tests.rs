@@ -4,15 +4,15 @@ use crate::caps::Errand;
 use meridian_core::{ClientId, Stamp};
 use meridian_fs::operation::WriteAt;
 use meridian_fs::settled::Made;
-use meridian_fs::{Answer, Done, Durability};
+use meridian_fs::{Answer, Done, Durability, FsError};
 use meridian_host::update::Change;
 
 const EU: GroupId = GroupId(2);
-const NOW: Time = Time(1_000_000);
-const DIRECTORY: Place = Place { ino: Ino(7), partition: EU };
-const TIME: Timestamp = Timestamp { seconds: 9, nanos: 0 };
+pub(super) const NOW: Time = Time(1_000_000);
+pub(super) const DIRECTORY: Place = Place { ino: Ino(7), partition: EU };
+pub(super) const TIME: Timestamp = Timestamp { seconds: 9, nanos: 0 };
 
-fn name(text: &'static str) -> Name {
+pub(super) fn name(text: &'static str) -> Name {
     Name::from_static(text.as_bytes())
 }
 
@@ -21,7 +21,7 @@ fn directory(size: u64) -> Attributes {
     Attributes { mode: 0o2775, nlink: 2, uid: 1, gid: 50, size, ..bare }
 }
 
-fn node() -> NewNode {
+pub(super) fn node() -> NewNode {
     NewNode { uid: 3, gid: 3, umask: 0o022, ..NewNode::new(Kind::File, 0o666) }
 }
 
@@ -97,7 +97,7 @@ fn size(caps: &mut Caps) -> Option<u64> {
 }
 
 /// What makes a file that is kept back.
-fn part_of(made: &Attributes, text: &'static str) -> Kept {
+pub(super) fn part_of(made: &Attributes, text: &'static str) -> Kept {
     let (pieces, settings) = (Vec::new(), Vec::new());
     Kept::Make(Box::new(Made {
         parent: DIRECTORY,
@@ -237,7 +237,7 @@ fn a_landing_of_which_nothing_is_known_costs_the_directory() {
 }
 
 /// As [`holding_alone`], by an owner that keeps the order.
-fn in_order() -> Caps {
+pub(super) fn in_order() -> Caps {
     let mut caps = holding_alone();
     caps.keep_back(Some(Keeping::InOrder));
     caps
@@ -264,7 +264,7 @@ fn send_batch(caps: &mut Caps, parts: Vec<Part>) {
     caps.begin_update(NOW, CallId(78), &Change::new(TIME, update));
 }
 
-fn end_batch(caps: &mut Caps, result: Result<Done, FsError>) -> Vec<(GroupId, Ino)> {
+pub(super) fn end_batch(caps: &mut Caps, result: Result<Done, FsError>) -> Vec<(GroupId, Ino)> {
     let gone = caps.end_update(NOW, CallId(78), Stamp(9), &mut result.clone());
     caps.check_invariants();
     gone

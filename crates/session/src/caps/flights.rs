@@ -21,8 +21,10 @@ pub(super) struct Flight {
     pub(super) keeps: bool,
     /// Whether what it alters may have another directory above it after it.
     moves: bool,
-    /// It lands what was kept back: what it changes is shown already.
+    /// It lands what was kept back.
     pub(super) lands: Vec<Landing>,
+    /// What it changes is shown already.
+    is_shown: bool,
     pub(super) alters: Vec<(Ino, Option<Entries>)>,
     names: Vec<(Ino, Name, Then)>,
 }
@@ -55,7 +57,13 @@ impl Caps {
         self.count += 1;
         let moves = matches!(update, Update::Rename { .. } | Update::PlaceDirectory { .. });
         let lands = Landing::all_of(self, update, *time);
-        let alters = update.alters().into_iter().filter(|_| lands.is_empty());
+        let is_write = matches!(update, Update::Write { .. } | Update::Settle { .. });
+        let is_shown = !lands.is_empty() && !is_write;
+        self.disown(update);
+        for landing in lands.iter().filter(|_| is_shown) {
+            self.begin_landing(landing);
+        }
+        let alters = update.alters().into_iter().filter(|_| !is_shown);
         let alters: Vec<_> = alters.map(|place| (place.ino, added(update, place, *time))).collect();
         for (ino, _) in &alters {
             *self.busy.entry(*ino).or_default() += 1;
@@ -64,7 +72,7 @@ impl Caps {
                 known.attributes.mark(self.count);
             }
         }
-        let names = update.names().into_iter().filter(|_| lands.is_empty()).enumerate();
+        let names = update.names().into_iter().filter(|_| !is_shown).enumerate();
         let names: Vec<_> = names
             .map(|(side, (parent, name))| (parent.ino, name.clone(), then(update, side)))
             .collect();
@@ -76,7 +84,8 @@ impl Caps {
             self.change_names(*parent, |known, count| known.touch_name(name, count));
         }
         let keeps = self.keeps_made(now, update);
-        let flight = Flight { begun: self.count, sent: now, keeps, moves, lands, alters, names };
+        let (begun, sent) = (self.count, now);
+        let flight = Flight { begun, sent, keeps, moves, lands, is_shown, alters, names };
         self.flights.insert(call, flight);
         keeps
     }
@@ -92,12 +101,11 @@ impl Caps {
     ) -> Vec<(GroupId, Ino)> {
         let made = made::taken_from(result);
         let Some(flight) = self.land(call) else { return Vec::new() };
-        if !flight.lands.is_empty() {
-            let odd = self.landed(&flight.lands, ts, result);
-            self.hold_all_made(now, &made, &flight);
+        let odd = self.landed(&flight.lands, ts, result);
+        self.hold_all_made(now, &made, &flight);
+        if flight.is_shown {
             return self.held_among(odd);
         }
-        self.hold_all_made(now, &made, &flight);
         let shown = match result {
             Ok(Done::Attributes(attributes) | Done::Written { attributes, .. }) => {
                 Some(*attributes)

@@ -49,7 +49,9 @@ impl Session {
     }
 
     /// Whether the owner has it kept back that a name goes which leads to that file, and sends it
-    /// when it is told to. The owner must not have the file open.
+    /// when it is told to; or the file is kept back itself ([`Session::is_unlanded`]), and is never
+    /// sent: then nothing of it is, and nothing is to be sent of what was written to it. The owner
+    /// must not have the file open, nor be about to send something of it.
     pub fn begin_removal(
         &mut self,
         now: Time,
@@ -57,6 +59,28 @@ impl Session {
         what: (Place, Timestamp),
     ) -> bool {
         self.caps.begin_removal(now, named, what, &self.vector)
+    }
+
+    /// As much is kept back as the owner wants and the nodes know of.
+    pub(crate) fn keep_back_by_level(&mut self) {
+        self.caps.keep_back(self.nodes.let_keep_back());
+        self.caps.keeps_written = self.nodes.let_keep_written();
+    }
+
+    /// Whether what was written to that file is kept back, and all of it is sent when the owner is
+    /// told to have the file land. The owner must not be about to send something of it.
+    pub fn begin_written(&mut self, now: Time, file: Place) -> bool {
+        self.caps.begin_written(now, file, &self.vector)
+    }
+
+    /// Where a file is of which something that was written is kept back.
+    pub fn written_in(&self, file: Ino) -> Option<(Place, Name)> {
+        self.caps.written_in(file)
+    }
+
+    /// Nothing that was written to that file is kept back any more.
+    pub fn end_written(&mut self, file: Ino) {
+        self.caps.end_written(file);
     }
 
     /// What a change under that name would be about if it would be kept back now: the directory in
@@ -111,6 +135,11 @@ impl Session {
     /// How many changes were kept back.
     pub fn kept_back(&self) -> u64 {
         self.caps.kept_back
+    }
+
+    /// How many new files were removed before they were sent, and so never were.
+    pub fn unsent(&self) -> u64 {
+        self.caps.unsent
     }
 
     /// How many looks were answered from what is kept.

@@ -118,8 +118,12 @@ pub(crate) struct Caps {
     pub below: u64,
     /// How many directories have become known whole as they are held exclusively.
     pub surveyed: u64,
+    /// Whether the cluster takes what was written to a file in a batch.
+    pub keeps_written: bool,
     /// How many new files were kept back.
     pub kept_back: u64,
+    /// How many of these were removed before they were sent, and so were not.
+    pub unsent: u64,
     pub mutation: Mutation,
 }
 
@@ -155,7 +159,9 @@ impl Caps {
             surveyed: 0,
             along: 0,
             below: 0,
+            keeps_written: false,
             kept_back: 0,
+            unsent: 0,
             mutation: Mutation::Correct,
         }
     }

@@ -230,6 +230,17 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
             && self.birth.is_none()
     }
 
+    /// Whether no replica can have heard of anything that is held.
+    pub fn is_unsent(&self) -> bool {
+        self.flight.as_ref().is_none_or(|flight| !flight.was_sent())
+    }
+
+    /// Whether one update brings all that is held, and none was begun.
+    pub fn is_one_unsent(&self) -> bool {
+        let is_one = self.dirty.is_empty() || self.appended.is_empty();
+        self.flight.is_none() && is_one && self.birth.is_none() && !self.is_clean()
+    }
+
     /// How many bytes are held, those in flight too.
     pub fn held(&self) -> usize {
         self.dirty.bytes() + self.appended.len() + self.flight.as_ref().map_or(0, Flight::bytes)

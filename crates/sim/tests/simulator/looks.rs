@@ -80,6 +80,15 @@ fn what_is_kept_back_in_order_lands_in_order() {
     trials_show(0..40, &trial, (&all, 1));
 }
 
+/// Nobody sees a file without what its maker has written to it since, and what is removed before it
+/// was sent was never there.
+#[test]
+fn what_is_written_to_files_of_a_clients_own_is_kept_back() {
+    let all = ["writes kept back", "removals kept back", "never sent", "landed", "recalled"];
+    let trial = Trial { level: Some(Level::WRITTEN), ..Trial::default() };
+    trials_show(0..60, &trial, (&all, 1));
+}
+
 #[test]
 fn equal_seeds_are_equal_runs() {
     equal_seeds_give_equal_runs(&Trial::default(), 3);

@@ -1,10 +1,11 @@
 //! What is kept back still, and what the owner is told to have land.
 
 use super::super::Caps;
+use super::What;
 use crate::calls::ToLand;
 use meridian_core::GroupId;
 use meridian_fs::Ino;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 impl Caps {
     /// Whether it is kept back still.
@@ -14,7 +15,7 @@ impl Caps {
 
     /// Whether a name is removed that leads there, and the nodes may not know yet.
     pub fn removes(&self, ino: Ino) -> bool {
-        self.alone.kept.get(&ino).is_some_and(|of| of.made.is_none())
+        self.alone.kept.get(&ino).is_some_and(|of| matches!(of.what, What::Removed))
     }
 
     /// Whether it is kept back, and lands in its turn.
@@ -39,13 +40,15 @@ impl Caps {
         !self.alone.order.strict().any(|(of, turn)| turn <= number && such(of))
     }
 
-    /// These are to land, and all that is in order before them (K10): the owner is told so.
+    /// These are to land, and all that is in order before them (K10): the owner is told so. What
+    /// is in order after them comes along: a file that was made before and removed after something
+    /// is never sent, so that what lands is as it was at some moment only if it lands together.
     pub fn call_to_land(&mut self, inodes: impl IntoIterator<Item = Ino>) {
         let of = inodes.into_iter().filter_map(|ino| Some(self.alone.kept.get(&ino)?.turn()));
         let mut of: BTreeSet<_> = of.collect();
-        let lasts: BTreeMap<_, _> = of.iter().copied().collect();
-        let before = lasts.into_iter().flat_map(|last| self.alone.order.before(last));
-        of.extend(before.collect::<Vec<_>>());
+        let groups: BTreeSet<_> = of.iter().map(|(group, _)| *group).collect();
+        let strict = groups.into_iter().flat_map(|of| self.alone.order.before((of, u64::MAX)));
+        of.extend(strict.collect::<Vec<_>>());
         for turn in of {
             let ino = self.alone.order.at(turn);
             if let Some(kept) = ino.and_then(|ino| self.alone.kept.get_mut(&ino))

@@ -1,18 +1,21 @@
-//! Clients that keep new files and removals back in their order, and send them in batches
-//! (decision 104): what a client does lands in that order.
+//! Clients that keep new files and removals back in their order, and what they change of files
+//! that are their own, and send that in batches (decisions 104 and 116): what a client does lands
+//! in that order.
 
 use super::nests::Newborn;
 use super::register::{Thing, Value};
 use super::{LooksWorkload, PATIENCE, Plan};
 use crate::of::files::net::Plan as Planned;
 use crate::world::Stimulus;
+use bytes::Bytes;
 use meridian_core::{GroupId, Stamp, Time};
 use meridian_fs::batch::{Kept, Part};
-use meridian_fs::{Done, FsError, Place, Timestamp, Update};
+use meridian_fs::{Done, FsError, Place, Setting, Timestamp, Update};
 use meridian_host::Node;
 use meridian_host::update::Change;
 use meridian_session::{CallId, Command as Ask, ToLand};
 use rand::RngExt;
+use rand::seq::SliceRandom;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -28,24 +31,52 @@ pub(super) struct Batches {
 impl LooksWorkload {
     /// A client removes a file from where it makes files, if it may keep that back.
     pub(super) fn remove_from_nest(&mut self, at: usize, now: Time, parent: Place) {
-        let led = |name: &bytes::Bytes| {
-            let thing = Thing::Name(parent.ino, name.clone());
-            self.registers.leads(&thing).map(|child| (thing, child))
-        };
-        let names = super::nests::names();
-        let Some((name, (thing, child))) = names.into_iter().find_map(|name| {
-            let led = led(&name)?;
-            Some((name, led))
-        }) else {
-            return;
-        };
+        let own = self.clients[at].nests.unsent(parent).filter(|_| self.writes);
+        let own = own.filter(|_| self.net.random.random_bool(0.5));
+        let Some((name, child)) = own.or_else(|| self.drawn_in_nest(parent)) else { return };
+        let thing = Thing::Name(parent.ino, name.clone());
         let session = self.net.session(at);
-        if session.begin_removal(now, (parent, &name), (child, Timestamp::default())) {
+        if !session.begin_removal(now, (parent, &name), (child, Timestamp::default())) {
+            return;
+        }
+        let is_kept = session.is_unlanded(child.ino);
+        if self.clients[at].nests.forget(child.ino) {
+            let unsent = if is_kept { Thing::Owner(child.ino) } else { thing.clone() };
+            self.registers.let_land(&unsent, true);
+        }
+        if is_kept {
             self.net.counts.add("removals kept back", 1);
             self.registers.keep(thing, Value::Absent, (at, now, parent.partition));
             let newborn = Newborn::removed(parent, name, self.clients[at].last);
             self.clients[at].nests.keep(child.ino, newborn);
+        } else {
+            self.net.counts.add("never sent", 1);
         }
+    }
+
+    /// A client gives a file to another owner that is its own, if it may keep that back.
+    pub(super) fn give_in_nest(&mut self, at: usize, now: Time, parent: Place) {
+        let Some((name, child)) = self.drawn_in_nest(parent) else { return };
+        let is_new = !self.clients[at].nests.keeps(child.ino);
+        if !is_new || !self.net.session(at).begin_written(now, child) {
+            return;
+        }
+        self.net.counts.add("writes kept back", 1);
+        let owner = self.registers.new_owner();
+        let thing = Thing::Owner(child.ino);
+        self.registers.keep(thing, Value::Owner(owner), (at, now, parent.partition));
+        let newborn = Newborn::given(parent, name, (child, owner), self.clients[at].last);
+        self.clients[at].nests.keep(child.ino, newborn);
+    }
+
+    /// A name that leads to a file there, as far as that is known.
+    fn drawn_in_nest(&mut self, parent: Place) -> Option<(Bytes, Place)> {
+        let mut names: Vec<_> = super::nests::names().into_iter().collect();
+        names.shuffle(&mut self.net.random);
+        names.into_iter().find_map(|name| {
+            let child = self.registers.leads(&Thing::Name(parent.ino, name.clone()))?;
+            Some((name, child))
+        })
     }
 
     /// The session wants these to land, in this order.
@@ -126,7 +157,7 @@ impl LooksWorkload {
             self.one_landed(at, part, refused.filter(|_| nth == done));
         }
         let left = parts.into_iter().rev().map(|part| match part.kept {
-            Kept::Make(made) => ToLand::File(made.place()),
+            Kept::Make(_) | Kept::Write(_) => ToLand::File(part.kept.child()),
             Kept::Unlink { .. } => ToLand::Removal(part),
         });
         let queue = &mut self.clients[at].batches.queue;
@@ -157,6 +188,9 @@ impl LooksWorkload {
 }
 
 fn thing(part: &Part) -> Thing {
+    if let Kept::Write(written) = &part.kept {
+        return Thing::Owner(written.inode.ino);
+    }
     Thing::Name(part.kept.parent().ino, part.kept.name().clone())
 }
 
@@ -164,5 +198,9 @@ fn value(part: &Part) -> Value {
     match &part.kept {
         Kept::Make(made) => Value::Leads(made.place()),
         Kept::Unlink { .. } => Value::Absent,
+        Kept::Write(written) => match &written.settings[..] {
+            [Setting::Attributes(changes)] => Value::Owner(changes.uid.unwrap_or_default()),
+            other => panic!("an owner is set, not {other:?}"),
+        },
     }
 }

@@ -11,6 +11,7 @@
 //! kernel does.
 
 mod batches;
+mod judging;
 mod nests;
 mod pages;
 mod register;
@@ -23,6 +24,7 @@ use crate::of::files::words::MESSAGES;
 use crate::world::Stimulus;
 use batches::Batches;
 use bytes::Bytes;
+use judging::{files_in, thing_of, value_of};
 use meridian_cluster::Topology;
 use meridian_core::{Effect, Event, GroupId, Outbox, Process, Stamp, Time};
 use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Vector};
@@ -35,7 +37,7 @@ use pages::Kernel;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use register::{Change, Registers, Thing, Value};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +114,8 @@ struct Client {
     kernel: Kernel,
     nests: Nests,
     batches: Batches,
+    /// Files that it has seen names of.
+    seen: BTreeSet<Place>,
 }
 
 /// The clients, and what they were told.
@@ -127,6 +131,10 @@ pub struct LooksWorkload {
     keeps_back: bool,
     /// Whether they keep removals back, too, and the order of all.
     in_order: bool,
+    /// Whether they keep back what they change of files of their own, too.
+    writes: bool,
+    /// Files that were kept back: who has not seen a name of one does not know its number.
+    private: BTreeSet<Ino>,
     /// Whether directories say so, not clients.
     by_directory: bool,
     /// Whether some go through a directory in the order of numbers.
@@ -155,6 +163,7 @@ impl LooksWorkload {
             kernel: Kernel::default(),
             nests: Nests::default(),
             batches: Batches::default(),
+            seen: BTreeSet::new(),
         };
         let top = |partition| Place { ino: Ino::top(partition), partition };
         LooksWorkload {
@@ -165,6 +174,8 @@ impl LooksWorkload {
             hands: false,
             keeps_back: false,
             in_order: false,
+            writes: false,
+            private: BTreeSet::new(),
             by_directory: false,
             by_number: false,
             deep: false,
@@ -176,6 +187,12 @@ impl LooksWorkload {
     pub fn keeps_back(&mut self, keeping: Keeping) {
         self.keeps_back = keeping != Keeping::Nothing;
         self.in_order = keeping == Keeping::InOrder;
+    }
+
+    /// What they change of files of their own they keep back, too.
+    pub fn keeps_writes_back(&mut self) {
+        self.keeps_back(Keeping::InOrder);
+        self.writes = true;
     }
 
     /// Directories say that the order is kept there (decision 110); clients by default do not.
@@ -207,6 +224,14 @@ impl LooksWorkload {
     fn look(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
         let parent = *self.directories.choose(&mut self.net.random).expect("there are some");
         let name = Bytes::from_static(NAMES.choose(&mut self.net.random).expect("some").as_bytes());
+        if self.writes && self.net.random.random_ratio(1, 3) {
+            let seen = self.clients[at].seen.iter();
+            let seen: Vec<_> =
+                seen.filter(|place| self.private.contains(&place.ino)).copied().collect();
+            if let Some(inode) = seen.choose(&mut self.net.random).copied() {
+                return self.look_at(at, now, Query::Attributes { inode });
+            }
+        }
         let named = self.net.random.random_bool(0.6);
         let query = match named {
             true => Query::Lookup { parent, name },
@@ -269,61 +294,6 @@ impl LooksWorkload {
         stimuli
     }
 
-    /// A look that waited for a replica may be answered from what has come along: that is judged.
-    fn judge_late(&mut self, at: usize, call: CallId, result: &Result<Answer, FsError>) {
-        let hits = self.net.session(at).hits();
-        let client = &mut self.clients[at];
-        if client.hits == hits {
-            return;
-        }
-        client.hits += 1;
-        if let Some(query) = client.looks.get(&call).cloned() {
-            self.net.counts.add("kept late", 1);
-            self.judge_kept(at, &query, result);
-        }
-    }
-
-    fn judge_kept(&mut self, at: usize, query: &Query, result: &Result<Answer, FsError>) {
-        let (Query::Directory { inode, .. }, Ok(Answer::Directory { entries, .. })) =
-            (query, result)
-        else {
-            return self.judge(at, &thing_of(query), result);
-        };
-        self.net.counts.add("listings kept", 1);
-        for name in NAMES {
-            let found = entries.iter().find(|(other, ..)| other == name.as_bytes());
-            let found = found.map(|(_, entry, attributes)| Answer::Entry {
-                entry: entry.clone(),
-                attributes: *attributes,
-                top: None,
-            });
-            let thing = Thing::Name(inode.ino, Bytes::from_static(name.as_bytes()));
-            self.judge(at, &thing, &found.ok_or(FsError::NotFound));
-        }
-    }
-
-    fn judge(&mut self, at: usize, thing: &Thing, result: &Result<Answer, FsError>) {
-        let Some(value) = value_of(result) else {
-            return self.net.violate(format!("looks: {thing:?} is {result:?}"));
-        };
-        let owner = match result {
-            Ok(Answer::Entry { attributes: Some(of), .. }) => {
-                self.net.counts.add("kept with attributes", 1);
-                Some((Thing::Owner(of.place.ino), Value::Owner(of.uid)))
-            }
-            _ => None,
-        };
-        for (thing, value) in [(thing.clone(), value)].into_iter().chain(owner) {
-            let judged = match self.is_strict(&thing) {
-                true => self.registers.judge_kept_back(&thing, value),
-                false => self.registers.judge(&thing, value),
-            };
-            if let Err(what) = judged {
-                self.net.violate(format!("fresh: client {at} looks at {thing:?}: {what}"));
-            }
-        }
-    }
-
     /// A client looks at all names of a directory, one after the other.
     fn list(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
         let parent = *self.directories.choose(&mut self.net.random).expect("there are some");
@@ -348,6 +318,9 @@ impl LooksWorkload {
     ) -> Option<Stimulus<Node>> {
         if !self.hands || !self.net.random.random_ratio(1, 4) {
             return None;
+        }
+        if matches!(query, Query::Attributes { inode } if !self.directories.contains(&inode)) {
+            return None; // A file, which may be removed meanwhile.
         }
         let to = self.net.random.random_range(0..self.clients.len());
         let thing = thing_of(&query);
@@ -403,26 +376,6 @@ impl LooksWorkload {
             let what = format!("{:?} was seen to be {:?}", handed.thing, handed.value);
             self.net.violate(format!("token: client {at} took one: {what}, and then {found:?}"));
         }
-    }
-}
-
-/// What is looked at.
-fn thing_of(query: &Query) -> Thing {
-    match query {
-        Query::Lookup { parent, name } => Thing::Name(parent.ino, name.clone()),
-        other => Thing::Owner(other.inode().expect("it is looked at an inode")),
-    }
-}
-
-/// What a look has shown.
-fn value_of(result: &Result<Answer, FsError>) -> Option<Value> {
-    match result {
-        Ok(Answer::Entry { entry, .. }) => Some(Value::Leads(entry.place)),
-        Ok(Answer::Attributes(attributes) | Answer::Contents { attributes, .. }) => {
-            Some(Value::Owner(attributes.uid))
-        }
-        Err(FsError::NotFound) => Some(Value::Absent),
-        _ => None,
     }
 }
 
@@ -485,6 +438,7 @@ impl Crowd for LooksWorkload {
             }
             Told::Answered { call, result, .. } => {
                 self.net.counts.add("reads", 1);
+                self.clients[at].seen.extend(files_in(&result));
                 self.judge_late(at, call, &result);
                 let client = &mut self.clients[at];
                 let query = client.looks.remove(&call);
@@ -574,7 +528,11 @@ impl Crowd for LooksWorkload {
         let call = client.last;
         let made = (self.directories_max(), self.deep);
         let change = self.registers.choose(&self.directories, made, &mut self.net.random);
-        let Some(change) = change else { return stimuli };
+        let is_known = |change: &Change| {
+            let file = change.given().filter(|ino| self.private.contains(ino));
+            file.is_none_or(|ino| self.clients[at].seen.iter().any(|place| place.ino == ino))
+        };
+        let Some(change) = change.filter(is_known) else { return stimuli };
         self.registers.begin((at, call), &change);
         change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
         let update = change.update();

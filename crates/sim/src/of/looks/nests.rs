@@ -7,10 +7,10 @@ use crate::of::files::net::{Crowd, Plan as Planned};
 use crate::world::Stimulus;
 use bytes::Bytes;
 use meridian_core::{Event, GroupId, Time};
-use meridian_fs::batch::{Kept, Part};
-use meridian_fs::operation::{NewNode, WriteAt};
+use meridian_fs::batch::{Kept, Part, Written};
+use meridian_fs::operation::{Changes, NewNode, WriteAt};
 use meridian_fs::settled::Made;
-use meridian_fs::{Done, FsError, Ino, Kind, Place, Timestamp, Update};
+use meridian_fs::{Done, FsError, Ino, Kind, Place, Setting, Timestamp, Update};
 use meridian_host::Node;
 use meridian_session::{CallId, Command as Ask, Session, ToLand};
 use rand::RngExt;
@@ -49,12 +49,33 @@ pub(super) struct Newborn {
     sent: bool,
     /// The last call before it.
     after: CallId,
+    what: What,
+}
+
+/// What is kept back of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Made,
+    Removed,
+    /// Who its owner is.
+    Given(Place, u32),
 }
 
 impl Newborn {
     /// The removal of a file.
     pub fn removed(parent: Place, name: Bytes, after: CallId) -> Newborn {
-        Newborn { parent, name, node: NewNode::new(Kind::File, 0o755), sent: false, after }
+        let (node, sent) = (NewNode::new(Kind::File, 0o755), false);
+        Newborn { parent, name, node, sent, after, what: What::Removed }
+    }
+
+    /// That the file has another owner.
+    pub fn given(
+        parent: Place,
+        name: Bytes,
+        (file, owner): (Place, u32),
+        after: CallId,
+    ) -> Newborn {
+        Newborn { what: What::Given(file, owner), ..Newborn::removed(parent, name, after) }
     }
 
     fn made(self, ino: Ino) -> Made {
@@ -100,11 +121,36 @@ impl Nests {
         self.newborns.remove(&ino).expect("it was kept back");
     }
 
-    /// What makes that file.
+    /// What makes or changes that file.
     pub fn part(&self, place: Place) -> Part {
         let newborn = self.newborns.get(&place.ino).expect("it was kept back").clone();
-        let kept = Kept::Make(Box::new(newborn.made(place.ino)));
-        Part { time: Timestamp::default(), kept }
+        let time = Timestamp::default();
+        let What::Given(inode, owner) = newborn.what else {
+            return Part { time, kept: Kept::Make(Box::new(newborn.made(place.ino))) };
+        };
+        let Newborn { parent, name, .. } = newborn;
+        let changes = Changes { uid: Some(owner), ..Changes::default() };
+        let (at, pieces, settings) = (WriteAt::End, Vec::new(), vec![Setting::Attributes(changes)]);
+        let written = Written { parent, name, inode, at, pieces, written: time, settings };
+        Part { time, kept: Kept::Write(Box::new(written)) }
+    }
+
+    /// Whether something is kept back of that file.
+    pub fn keeps(&self, ino: Ino) -> bool {
+        self.newborns.contains_key(&ino)
+    }
+
+    /// A file there that is kept back.
+    pub fn unsent(&self, parent: Place) -> Option<(Bytes, Place)> {
+        let mut all = self.newborns.iter();
+        let (ino, newborn) =
+            all.find(|(_, of)| of.what == What::Made && of.parent == parent && !of.sent)?;
+        Some((newborn.name.clone(), Place { ino: *ino, ..parent }))
+    }
+
+    /// What is kept back of that file is never sent; whether it was anything.
+    pub fn forget(&mut self, ino: Ino) -> bool {
+        self.newborns.remove(&ino).is_some()
     }
 
     /// Something that was kept back in one of these partitions before that call.
@@ -138,6 +184,10 @@ impl LooksWorkload {
                 self.remove_from_nest(at, now, parent);
                 return Vec::new();
             }
+            if self.writes && self.net.random.random_bool(0.4) {
+                self.give_in_nest(at, now, parent);
+                return Vec::new();
+            }
         }
         let name = names();
         let free = |name: &Bytes| self.registers.is_free(&Thing::Name(parent.ino, name.clone()));
@@ -155,7 +205,9 @@ impl LooksWorkload {
             let thing = Thing::Name(parent.ino, name.clone());
             let keeper = (at, now, parent.partition);
             self.registers.keep(thing, Value::Leads(made.place), keeper);
-            let newborn = Newborn { node, ..Newborn::removed(parent, name, self.clients[at].last) };
+            self.private.insert(made.place.ino);
+            let removed = Newborn::removed(parent, name, self.clients[at].last);
+            let newborn = Newborn { node, what: What::Made, ..removed };
             self.clients[at].nests.newborns.insert(made.place.ino, newborn);
             if self.net.random.random_bool(0.5) {
                 let nest = self.clients[at].nests.reveal();

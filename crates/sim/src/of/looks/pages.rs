@@ -2,8 +2,9 @@
 //! the client's session says so (`meridian_session::Pages`). The owner of a file stands for what is
 //! in it.
 
+use super::judging::value_of;
 use super::register::{Thing, Value};
-use super::{LooksWorkload, Stimulus, value_of};
+use super::{LooksWorkload, Stimulus};
 use meridian_core::Time;
 use meridian_fs::{Answer, FsError, Ino, Place, Query};
 use meridian_host::Node;

@@ -200,9 +200,8 @@ impl Registers {
                 Change::MakeDirectory(parent, format!("d{}", self.names).into())
             }
             (0..4, found) => {
-                self.owners += 1;
                 let given = found.filter(|_| random.random_bool(0.5)).unwrap_or(parent);
-                Change::Give(given, self.owners)
+                Change::Give(given, self.new_owner())
             }
             (4..7, Some(moved)) => {
                 let to = *directories.choose(random)?;
@@ -215,6 +214,12 @@ impl Registers {
             (_, Some(child)) => Change::Remove(parent, name, child),
             (_, None) => Change::Make(parent, name),
         })
+    }
+
+    /// One that owns nothing yet.
+    pub fn new_owner(&mut self) -> u32 {
+        self.owners += 1;
+        self.owners
     }
 
     /// A client begins a change.

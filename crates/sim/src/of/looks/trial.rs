@@ -86,7 +86,8 @@ impl CrowdTrial for Trial {
         let tokens = self.tokens.unwrap_or(seed.is_multiple_of(3));
         let of = regions::Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) };
         let drawn = match seed % 8 {
-            1 | 5 => Level::REGIONS,
+            1 => Level::REGIONS,
+            5 => Level::WRITTEN,
             3 => Level::EXCLUSIVE,
             7 => Level::BATCHES,
             2 | 6 => Level::MADE,
@@ -121,6 +122,9 @@ impl CrowdTrial for Trial {
             },
             _ => Keeping::Nothing,
         });
+        if drawn.level >= Level::WRITTEN {
+            owner.keeps_writes_back();
+        }
         if drawn.level == Level::DURABILITY {
             owner.keeps_back_by_directory();
         }

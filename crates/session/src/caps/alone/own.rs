@@ -1,0 +1,141 @@
+//! Files of which nobody else can know: those that are not sent yet, and those that the client has
+//! made in a directory which it holds exclusively since (decision 116). What is written to one is
+//! kept back, and one that is removed before it was sent was never there.
+
+use super::super::Caps;
+use super::super::flights::Entries;
+use super::{KeptBack, Landing, What};
+use crate::calls::Keeping;
+use crate::mutation::Mutation;
+use meridian_core::Time;
+use meridian_fs::types::{Ino, Kind, Name, Place, Timestamp};
+use meridian_fs::{Update, Vector};
+
+/// So many files are remembered as the client's own: more than a build writes to again.
+const OWN_MAX: usize = 1 << 15;
+
+/// Where a file is that is the client's own.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    parent: Place,
+    name: Name,
+    /// When its directory was granted, as the client counts.
+    granted: u64,
+}
+
+impl Caps {
+    /// A file that was kept back is there now.
+    pub(super) fn own(&mut self, kept: &KeptBack) {
+        if self.alone.own.len() >= OWN_MAX {
+            self.alone.own.clear();
+        }
+        let KeptBack { parent, name, granted, .. } = kept;
+        let own = Own { parent: *parent, name: name.clone(), granted: *granted };
+        self.alone.own.insert(kept.place.ino, own);
+    }
+
+    /// The client is about to give a file another name, or to take one: others may come to know
+    /// its number by that.
+    pub(in super::super) fn disown(&mut self, update: &Update) {
+        if self.alone.own.is_empty() || self.mutation.is(Mutation::OwnsForever) {
+            return;
+        }
+        match update {
+            Update::Link { target, .. } => drop(self.alone.own.remove(&target.ino)),
+            Update::Unlink { child, .. } => drop(self.alone.own.remove(&child.ino)),
+            Update::Rename { moved, replaced, .. } => {
+                for of in [Some(moved), replaced.as_ref()].into_iter().flatten() {
+                    self.alone.own.remove(&of.ino);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps back what was written to a file that nobody writes to any more, if it may; whether it
+    /// does (K12). The owner sends all of it when it is told to have the file land.
+    pub fn begin_written(&mut self, now: Time, file: Place, vector: &Vector) -> bool {
+        if !self.keeps_written {
+            return false;
+        }
+        if let Some(kept) = self.alone.kept.get(&file.ino) {
+            return kept.is_written() && !kept.called;
+        }
+        let Some(Own { parent, name, granted }) = self.alone.own.get(&file.ino).cloned() else {
+            return false;
+        };
+        let is_since =
+            |caps: &Caps| caps.known.get(&parent.ino).is_some_and(|known| known.granted == granted);
+        if !is_since(self) && !self.mutation.is(Mutation::OwnsForever) {
+            self.alone.own.remove(&file.ino);
+            return false;
+        }
+        let may = self.may_keep(now, (parent, &name), vector);
+        let Some((directory, Some(entry))) = may else { return false };
+        let keeps = entry.place == file
+            && entry.kind == Kind::File
+            && self.keeping_in(Some(&directory)) == Keeping::InOrder
+            && !self.alone.order.is_suspended
+            && !self.busy.contains_key(&file.ino);
+        if keeps {
+            self.keep(true, (parent, &name), (file, What::Written), Timestamp::default());
+        }
+        keeps
+    }
+
+    /// An update is sent that lands this: what was read before of what is written counts no more.
+    pub(in super::super) fn begin_landing(&mut self, landing: &Landing) {
+        if self.alone.kept.get(&landing.ino).is_some_and(KeptBack::is_written) {
+            self.touch(landing.ino, false);
+        }
+    }
+
+    /// Where a file is of which something that was written is kept back.
+    pub fn written_in(&self, file: Ino) -> Option<(Place, Name)> {
+        let kept = self.alone.kept.get(&file).filter(|kept| kept.is_written())?;
+        Some((kept.parent, kept.name.clone()))
+    }
+
+    /// What was written to a file is not kept back any more: it is not there any more.
+    pub fn end_written(&mut self, file: Ino) {
+        let written = self.alone.kept.get(&file).filter(|kept| kept.is_written());
+        if let Some(number) = written.map(|kept| kept.number) {
+            self.remove_kept(file, number);
+        }
+    }
+
+    /// A name is to go that leads to that file, which the client does not have open. If the owner
+    /// was not told to send what is kept back of the file, that is forgotten. Answers what it was:
+    /// if it was all that made the file, the name leads nowhere now.
+    pub(super) fn forget_unsent(
+        &mut self,
+        now: Time,
+        (parent, name): (Place, &Name),
+        (child, time): (Place, Timestamp),
+        vector: &Vector,
+    ) -> Option<What> {
+        let kept = self.alone.kept.get(&child.ino)?;
+        let (what, number, granted) = (kept.what, kept.number, kept.granted);
+        let is_it = (kept.parent, &kept.name) == (parent, name);
+        let is_unsent = kept.in_order && !kept.called && !matches!(what, What::Removed);
+        let shown = self.usable(now, parent, vector).is_some_and(|of| of.granted == granted);
+        if !is_it || !is_unsent || !shown {
+            return None;
+        }
+        self.remove_kept(child.ino, number);
+        if matches!(what, What::Made(_)) {
+            self.count += 1;
+            self.unsent += 1;
+            let (count, adds) = (self.count, Entries::kept(false, time));
+            if let Some(known) = self.known.get_mut(&parent.ino) {
+                known.attributes.touched_by(count, |of| adds.add_to(of, true));
+            }
+            self.change_names(parent.ino, |known, count| known.keep_name(name, count, None));
+        }
+        Some(what)
+    }
+}
+
+#[cfg(test)]
+#[path = "own_tests.rs"]
+mod tests;
