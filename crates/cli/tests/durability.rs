@@ -6,6 +6,7 @@ mod harness;
 
 use harness::{Room, Running};
 use meridian_client::{Client, ClientOptions, Durability};
+use meridian_fs::types::INLINE_MAX;
 use meridian_mount::{Access, Mount};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -253,6 +254,65 @@ fn what_is_appended_to_a_file_of_ones_own_is_seen_by_others_and_temporary_files_
     for mount in mounts {
         runtime.block_on(mount.unmount()).unwrap();
     }
+    demo.stop();
+    room.assert_clean();
+}
+
+/// A program makes a file and writes to one that was there before, and cuts that: the cut waits
+/// for what was written, and that for the new file, which the same message is to bring.
+#[test]
+fn who_waits_for_what_was_made_later_does_not_hold_that_up() {
+    let room = Room::new();
+    let demo = room.demo();
+    let runtime = Runtime::new().unwrap();
+    let mount = mount_here(&room, &runtime, ("one", Durability::Fsync));
+    let dir = mount.path().join("us/dir");
+    fs::create_dir(&dir).unwrap();
+    keep_back(&mount, &dir, 1);
+    let before = mount.files().kept_back();
+    for round in 0..20 {
+        let [first, changed, last] =
+            ["first", "changed", "last"].map(|name| dir.join(format!("{name} {round}")));
+        fs::write(first, "x").unwrap();
+        let mut file = File::create_new(&changed).unwrap();
+        file.write_all(b"four").unwrap();
+        fs::write(last, "x").unwrap();
+        file.set_len(2).unwrap();
+        drop(file);
+        assert_eq!(fs::read(&changed).unwrap(), b"fo", "round {round}");
+    }
+    let kept = mount.files().kept_back() - before;
+    assert!(kept >= 30, "only {kept} changes were kept back");
+    runtime.block_on(mount.unmount()).unwrap();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// More than nodes take in one message is called for at once: so many new files wait at most, each
+/// as long as fits beside its attributes.
+#[test]
+fn what_lands_together_goes_in_as_many_messages_as_it_takes() {
+    let room = Room::new();
+    let demo = room.demo();
+    let runtime = Runtime::new().unwrap();
+    let mount = mount_here(&room, &runtime, ("one", Durability::Fsync));
+    let dir = mount.path().join("us/dir");
+    fs::create_dir(&dir).unwrap();
+    keep_back(&mount, &dir, 1);
+    let before = mount.files().kept_back();
+    let whole = vec![7; INLINE_MAX];
+    let all: Vec<_> = (0..500).map(|number| format!("long {number}")).collect();
+    for name in &all {
+        fs::write(dir.join(name), &whole).unwrap();
+    }
+    File::open(&dir).unwrap().sync_all().unwrap();
+    let kept = mount.files().kept_back() - before;
+    assert!(kept >= 400, "only {kept} files were kept back");
+    for name in &all {
+        let path = demo.mount().join("us/dir").join(name);
+        assert_eq!(fs::read(path).unwrap(), whole, "{name}");
+    }
+    runtime.block_on(mount.unmount()).unwrap();
     demo.stop();
     room.assert_clean();
 }

@@ -10,7 +10,7 @@ use meridian_core::level::Level;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::batch::{BATCH_MAX, Kept, Part, Written};
 use meridian_fs::types::{Data, Name, Place, Timestamp};
-use meridian_fs::{Done, FsError, Update};
+use meridian_fs::{Done, FsError, Setting, Update};
 use meridian_session::writeback::flush::{Sent, Step};
 use meridian_session::{Command, ToLand};
 use std::collections::{HashMap, VecDeque};
@@ -23,8 +23,10 @@ use tokio::sync::{MutexGuard, OwnedMutexGuard};
 
 /// So many bytes go in one batch, and what was called for together with its last part.
 const BATCH_BYTES: usize = 512 << 10;
-/// Beyond so many also what was called for together is apart: no message is longer than some MiB.
-const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Beyond so many also what was called for together is apart: nodes take twice as many at once.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// A part has at most so many bytes beside its name and what it brings, and each piece so many.
+const PART_BYTES: (usize, usize) = (512, 48);
 /// How long to wait before what nobody has answered is sent again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -507,16 +509,20 @@ fn refusal(sent: Result<(Done, Stamp), FsError>) -> Option<FsError> {
 impl Loaded {
     /// How many bytes it has in the message.
     fn bytes(&self) -> usize {
-        let pieces = match &self.part.kept {
-            Kept::Make(made) => &made.pieces,
-            Kept::Write(written) => &written.pieces,
-            Kept::Unlink { .. } => return 0,
+        let kept = &self.part.kept;
+        let (pieces, settings) = match kept {
+            Kept::Make(made) => (&made.pieces[..], &made.settings[..]),
+            Kept::Write(written) => (&written.pieces[..], &written.settings[..]),
+            Kept::Unlink { .. } => Default::default(),
         };
-        let inline = |data: &Data| match data {
+        let (part, piece) = PART_BYTES;
+        let inline = pieces.iter().map(|piece| match &piece.extent.data {
             Data::Inline(bytes) => bytes.len(),
             Data::Block { .. } => 0,
-        };
-        pieces.iter().map(|piece| inline(&piece.extent.data)).sum()
+        });
+        let set = settings.iter().map(Setting::bytes);
+        let brought = inline.chain(set).sum::<usize>();
+        part + kept.name().len() + piece * pieces.len() + brought
     }
 }
 
