@@ -71,6 +71,10 @@ pub enum Mutation {
     ShowsLapsed,
     /// Releases a directory in which it keeps something back.
     ReleasesUnlanded,
+    /// Releases a directory in which it keeps back what was written to files.
+    ReleasesUnwritten,
+    /// Shows no file under a name from which one went that has landed, though another came since.
+    EndsNames,
     /// What is kept back in order is overtaken by later updates.
     Overtakes,
     /// Takes a file that was its own once for its own, whoever may know of it since.

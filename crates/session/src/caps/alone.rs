@@ -83,6 +83,11 @@ impl KeptBack {
         (self.parent.partition, self.number)
     }
 
+    /// As in [`Alone::names`].
+    fn named(&self) -> (Ino, Name, u64, Ino) {
+        (self.parent.ino, self.name.clone(), self.number, self.place.ino)
+    }
+
     fn to_land(&self) -> ToLand {
         let KeptBack { parent, name, place, time, .. } = self;
         match self.what {
@@ -118,7 +123,8 @@ pub(super) struct Alone {
     pub keeping: Option<Keeping>,
     /// By the files that are made or removed.
     kept: BTreeMap<Ino, KeptBack>,
-    names: BTreeMap<(Ino, Name), Ino>,
+    /// By name, and those of one name in their order: a file goes, and another comes in its place.
+    names: BTreeSet<(Ino, Name, u64, Ino)>,
     pub order: Order,
     own: BTreeMap<Ino, Own>,
     /// How many files the client has made in directories, and since when.
@@ -133,8 +139,38 @@ pub(super) struct Alone {
 
 impl Alone {
     fn within(&self, directory: Ino) -> impl Iterator<Item = Ino> + '_ {
-        let all = self.names.range((directory, Name::new())..);
-        all.take_while(move |((of, _), _)| *of == directory).map(|(_, ino)| *ino)
+        let all = self.names.range((directory, Name::new(), 0, Ino(0))..);
+        all.take_while(move |(of, ..)| *of == directory).map(|(.., ino)| *ino)
+    }
+
+    /// What is kept back under a name, in its order.
+    fn named(&self, directory: Ino, name: &Name) -> impl DoubleEndedIterator<Item = Ino> + '_ {
+        let end = |number, ino| (directory, name.clone(), number, ino);
+        self.names.range(end(0, Ino(0))..=end(u64::MAX, Ino(u64::MAX))).map(|(.., ino)| *ino)
+    }
+
+    /// What is kept back under the name of that, and comes before it.
+    fn named_before(&self, ino: Ino) -> impl Iterator<Item = Ino> + '_ {
+        let kept = self.kept.get(&ino).into_iter();
+        kept.flat_map(move |kept| {
+            let all = self.named(kept.parent.ino, &kept.name);
+            all.take_while(move |of| *of != ino)
+        })
+    }
+
+    /// Whether all that is kept back of a file was written to it, and its owner was not told to have
+    /// it land: it is forgotten if the file goes.
+    fn is_written_unsent(&self, ino: Ino) -> bool {
+        self.kept.get(&ino).is_some_and(|kept| kept.is_written() && kept.in_order && !kept.called)
+    }
+
+    /// Whether what is kept back under that name must land before more is. After a removal in order
+    /// a file may come.
+    fn is_taken(&self, directory: Ino, name: &Name) -> bool {
+        let last = self.named(directory, name).next_back();
+        let last = last.filter(|ino| !self.is_written_unsent(*ino));
+        let last = last.and_then(|ino| self.kept.get(&ino));
+        last.is_some_and(|last| !last.in_order || !matches!(last.what, What::Removed))
     }
 
     /// Whether looks at that inode or name do not show what a replica has: it is made or removed.
@@ -150,7 +186,7 @@ impl Alone {
     }
 
     fn add(&mut self, kept: KeptBack) {
-        self.names.insert((kept.parent.ino, kept.name.clone()), kept.place.ino);
+        self.names.insert(kept.named());
         self.order.add(kept.turn(), kept.place.ino, kept.in_order);
         self.uncalled += usize::from(kept.in_order);
         self.kept.insert(kept.place.ino, kept);
@@ -235,8 +271,8 @@ impl Caps {
             return None;
         }
         self.lapse(now);
-        let named = (parent.ino, name.clone());
-        let is_busy = self.busy_names.contains_key(&named) || self.alone.names.contains_key(&named);
+        let is_busy = self.busy_names.contains_key(&(parent.ino, name.clone()))
+            || self.alone.is_taken(parent.ino, name);
         if is_busy || self.is_odd(parent.ino) {
             return None;
         }
@@ -259,7 +295,7 @@ impl Caps {
         vector: &Vector,
     ) -> Option<Attributes> {
         let (directory, entry) = self.may_keep(now, (parent, name), vector)?;
-        let keeping = self.keeping_in(Some(&directory));
+        let keeping = self.keeping_new(&directory, name);
         if entry.is_some() || node.kind != Kind::File || keeping == Keeping::Nothing {
             return None;
         }
@@ -268,6 +304,15 @@ impl Caps {
         let made = node.attributes_in(&directory, place, time)?;
         self.keep(keeping == Keeping::InOrder, (parent, name), (place, What::Made(made)), time);
         Some(made)
+    }
+
+    /// As what a new file may be kept back under a name for which [`Caps::may_keep`] is true.
+    fn keeping_new(&self, directory: &Attributes, name: &Name) -> Keeping {
+        match self.keeping_in(Some(directory)) {
+            // It is to come after the file that went.
+            Keeping::Files if self.keeps_name(directory.place.ino, name) => Keeping::Nothing,
+            keeping => keeping,
+        }
     }
 
     /// Keeps back that a name goes which leads to that file, if it may; whether it does. The client
@@ -279,14 +324,14 @@ impl Caps {
         (child, time): (Place, Timestamp),
         vector: &Vector,
     ) -> bool {
-        match self.forget_unsent(now, (parent, name), (child, time), vector) {
-            Some(What::Made(_)) => return true,
-            Some(What::Written | What::Removed) | None => {}
+        if self.unmake(now, (parent, name), (child, time), vector) {
+            return true;
         }
         let may = self.may_keep(now, (parent, name), vector);
         let Some((directory, Some(entry))) = may else { return false };
         let goes = entry.place == child && self.may_remove(&directory, &entry);
         if goes {
+            self.end_written(child.ino); // It is never sent.
             self.keep(true, (parent, name), (child, What::Removed), time);
         }
         goes
@@ -300,7 +345,7 @@ impl Caps {
             && !self.alone.order.is_suspended
             && *kind != Kind::Directory
             && place.partition == directory.place.partition
-            && !self.alone.kept.contains_key(&place.ino)
+            && (!self.is_unlanded(place.ino) || self.alone.is_written_unsent(place.ino))
             && !self.busy.contains_key(&place.ino)
     }
 
@@ -315,7 +360,7 @@ impl Caps {
         let (directory, entry) = self.may_keep(now, (parent, name), vector)?;
         match entry {
             None => {
-                let keeps = self.keeping_in(Some(&directory)) != Keeping::Nothing;
+                let keeps = self.keeping_new(&directory, name) != Keeping::Nothing;
                 keeps.then_some(parent)
             }
             Some(entry) => self.may_remove(&directory, &entry).then_some(entry.place),
@@ -333,7 +378,9 @@ impl Caps {
         if self.alone.uncalled >= LANDS_AT && !self.alone.order.is_suspended {
             self.call_all_to_land();
         }
-        if !self.mutation.is(Mutation::ReleasesUnlanded) {
+        let releases = self.mutation.is(Mutation::ReleasesUnlanded)
+            || self.mutation.is(Mutation::ReleasesUnwritten) && matches!(what, What::Written);
+        if !releases {
             let lease = self.leases.entry(parent.partition).or_default();
             *lease.unlanded.entry(parent.ino).or_default() += 1;
         }
@@ -409,8 +456,7 @@ impl Caps {
         let own = query.inode().filter(hides);
         match query {
             Query::Lookup { parent, name } => {
-                let named = self.alone.names.get(&(parent.ino, name.clone()));
-                named.copied().into_iter().filter(hides).collect()
+                self.alone.named(parent.ino, name).filter(hides).collect()
             }
             Query::Attributes { inode } | Query::Directory { inode, .. } => {
                 self.alone.within(inode.ino).filter(hides).chain(own).collect()
@@ -431,9 +477,7 @@ impl Caps {
             return all;
         }
         let names = update.names();
-        let named = names.iter().filter_map(|(parent, name)| {
-            self.alone.names.get(&(parent.ino, Name::clone(name))).copied()
-        });
+        let named = names.iter().flat_map(|(parent, name)| self.alone.named(parent.ino, name));
         let touched = update.partitions().into_iter().flat_map(|group| update.inodes_in(group));
         let touched: BTreeSet<_> = touched.collect();
         let own = touched.iter().copied().filter(|ino| self.alone.kept.contains_key(ino));
@@ -445,21 +489,22 @@ impl Caps {
     }
 
     /// K10: what is in order and comes before an update that lands these, or nothing. A batch
-    /// brings what is in it in its order.
+    /// brings what is in it in its order. Under one name the order is kept when it is suspended, too.
     fn ordered_before(&self, update: &Update, lands: &[Landing]) -> BTreeSet<Ino> {
         if self.mutation.is(Mutation::Overtakes) {
             return BTreeSet::new();
         }
+        let named = lands.iter().flat_map(|landing| self.alone.named_before(landing.ino));
         let end = lands.iter().map(|landing| landing.number).max().unwrap_or(u64::MAX);
         let groups = update.partitions().into_iter();
         let before = groups.flat_map(|group| self.alone.order.before((group, end)));
-        let before = before.filter_map(|turn| self.alone.order.at(turn));
+        let before = before.filter_map(|turn| self.alone.order.at(turn)).chain(named);
         before.filter(|ino| !lands.iter().any(|landing| landing.ino == *ino)).collect()
     }
 
     /// Whether something is kept back under that name.
-    pub(super) fn keeps_name(&self, named: &(Ino, Name)) -> bool {
-        self.alone.names.contains_key(named)
+    pub(super) fn keeps_name(&self, directory: Ino, name: &Name) -> bool {
+        self.alone.named(directory, name).next().is_some()
     }
 
     /// Whether an inode is kept back, or something in it.
@@ -475,12 +520,12 @@ impl Caps {
 
     /// Panics unless what is kept back is named, and counted (K8).
     pub(super) fn check_alone(&self) {
-        if self.mutation.is(Mutation::ReleasesUnlanded) {
+        if [Mutation::ReleasesUnlanded, Mutation::ReleasesUnwritten].contains(&self.mutation) {
             return;
         }
-        let named: BTreeSet<_> = self.alone.names.values().copied().collect();
+        let named = self.alone.kept.values().map(KeptBack::named);
+        assert_eq!(named.collect::<BTreeSet<_>>(), self.alone.names, "K7: the names");
         let all: BTreeSet<_> = self.alone.kept.keys().copied().collect();
-        assert_eq!(named, all, "K7: the names of what is kept back");
         let ordered: BTreeSet<_> = self.alone.order.all().map(|(_, ino)| ino).collect();
         assert_eq!(ordered, all, "K10: the order of what is kept back");
         let strict = self.alone.kept.values().filter(|of| of.in_order);

@@ -281,7 +281,6 @@ fn a_removal_is_kept_back_only_of_a_file_that_is_known() {
     assert_eq!(look(&mut caps, look_up("one")), Some(Err(FsError::NotFound)));
     let child = Query::Attributes { inode: one() };
     assert_eq!(caps.unlanded_of_query(&child), [one().ino].into(), "it may have another name");
-    assert_eq!(make(&mut caps, "one"), None, "its name is free once that has landed");
     // A replica that does not know of it changes nothing of what is shown.
     let entry = Entry { place: one(), kind: Kind::File };
     let listed = Answer::Directory {
@@ -304,6 +303,89 @@ fn a_removal_is_kept_back_only_of_a_file_that_is_known() {
     assert!(end_batch(&mut caps, Ok(done)).is_empty());
     assert_eq!((size(&mut caps), caps.is_unlanded(one().ino)), (Some(1), false));
     assert!(make(&mut caps, "one").is_some());
+}
+
+/// What the name leads to for the client; none if it does not know.
+fn leads(caps: &mut Caps, text: &'static str) -> Option<Option<Place>> {
+    match look(caps, look_up(text))? {
+        Ok(Answer::Entry { entry, .. }) => Some(Some(entry.place)),
+        Err(FsError::NotFound) => Some(None),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_file_comes_in_the_place_of_one_that_goes() {
+    for mutation in [Mutation::Correct, Mutation::EndsNames] {
+        let mut caps = in_order();
+        caps.mutation = mutation;
+        assert!(remove(&mut caps, "one", one()));
+        let first = make(&mut caps, "one").unwrap();
+        assert_eq!(make(&mut caps, "one"), None, "it is there");
+        assert!(remove(&mut caps, "one", first.place), "it is never sent");
+        assert_eq!((leads(&mut caps, "one"), size(&mut caps)), (Some(None), Some(1)));
+        let new = make(&mut caps, "one").unwrap();
+        assert_eq!(leads(&mut caps, "one"), Some(Some(new.place)));
+        let both = BTreeSet::from([one().ino, new.place.ino]);
+        assert_eq!(caps.unlanded_of_query(&look_up("one")), both);
+        let create = Update::Create { parent: DIRECTORY, name: name("one"), node: node() };
+        assert_eq!(caps.unlanded_before(&create), both);
+        send_batch(&mut caps, vec![unlink("one", one())]);
+        let done = Done::Batch { done: vec![Done::Nothing], refused: None };
+        assert!(end_batch(&mut caps, Ok(done)).is_empty());
+        let shown = leads(&mut caps, "one");
+        assert_eq!(shown == Some(Some(new.place)), mutation == Mutation::Correct, "{shown:?}");
+        if mutation == Mutation::Correct {
+            assert_eq!(size(&mut caps), Some(2));
+            send(&mut caps, &new, "one");
+            landed(&mut caps, new, Ok(()));
+            assert_eq!((leads(&mut caps, "one"), size(&mut caps)), (shown, Some(2)));
+        }
+    }
+}
+
+#[test]
+fn both_of_one_name_may_land_in_one_batch() {
+    let mut caps = in_order();
+    assert!(remove(&mut caps, "one", one()));
+    let new = make(&mut caps, "one").unwrap();
+    let part = Part { time: TIME, kept: part_of(&new, "one") };
+    send_batch(&mut caps, vec![unlink("one", one()), part]);
+    let made = Done::Written { offset: 0, attributes: new, merge_from: None };
+    let done = Done::Batch { done: vec![Done::Nothing, made], refused: None };
+    assert!(end_batch(&mut caps, Ok(done)).is_empty());
+    assert_eq!((leads(&mut caps, "one"), size(&mut caps)), (Some(Some(new.place)), Some(2)));
+    // The other is refused: what is shown of the directory is wrong.
+    let mut caps = in_order();
+    assert!(remove(&mut caps, "one", one()));
+    let new = make(&mut caps, "one").unwrap();
+    send_batch(&mut caps, vec![unlink("one", one())]);
+    let gone = end_batch(&mut caps, Ok(refused(FsError::Stale)));
+    assert_eq!((gone, caps.is_unlanded(new.place.ino)), (vec![(EU, DIRECTORY.ino)], true));
+}
+
+fn refused(error: FsError) -> Done {
+    Done::Batch { done: Vec::new(), refused: Some(error) }
+}
+
+/// A file that may land before what was done earlier comes in nobody's place.
+#[test]
+fn only_what_is_in_order_comes_in_the_place_of_another() {
+    let mut caps = with_mode(Some(Durability::Fsync), Keeping::Files);
+    assert!(remove(&mut caps, "one", one()));
+    set_mode(&mut caps, Some(Durability::Close));
+    let named = (DIRECTORY, &name("one"));
+    assert_eq!(caps.would_keep(NOW, named, &Vector::default()), None);
+    assert_eq!(make(&mut caps, "one"), None);
+    set_mode(&mut caps, Some(Durability::Fsync));
+    let new = make(&mut caps, "one").unwrap();
+    // Not even while a node has no room it lands before the other has gone.
+    caps.keep_order(false);
+    let update = part_of(&new, "one").into_update();
+    assert_eq!(caps.unlanded_before(&update), [one().ino].into());
+    caps.call_to_land([new.place.ino]);
+    let removal = ToLand::Removal(unlink("one", one()));
+    assert_eq!(caps.take_to_land(), [removal, ToLand::File(new.place)]);
 }
 
 #[test]

@@ -384,7 +384,7 @@ impl Caps {
     fn fill_name(&mut self, parent: Place, name: &Name, begun: u64, found: Option<Entry>) {
         let special = matches!(&name[..], b"." | b"..");
         let named = (parent.ino, name.clone());
-        if special || self.busy_names.contains_key(&named) || self.keeps_name(&named) {
+        if special || self.busy_names.contains_key(&named) || self.keeps_name(parent.ino, name) {
             return;
         }
         if self.fillable(parent, begun).is_some() {

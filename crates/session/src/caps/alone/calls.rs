@@ -44,8 +44,11 @@ impl Caps {
     /// is in order after them comes along: a file that was made before and removed after something
     /// is never sent, so that what lands is as it was at some moment only if it lands together.
     pub fn call_to_land(&mut self, inodes: impl IntoIterator<Item = Ino>) {
-        let of = inodes.into_iter().filter_map(|ino| Some(self.alone.kept.get(&ino)?.turn()));
-        let mut of: BTreeSet<_> = of.collect();
+        let mut of = BTreeSet::new();
+        for ino in inodes {
+            let all = self.alone.named_before(ino).chain([ino]);
+            of.extend(all.filter_map(|ino| Some(self.alone.kept.get(&ino)?.turn())));
+        }
         let groups: BTreeSet<_> = of.iter().map(|(group, _)| *group).collect();
         let strict = groups.into_iter().flat_map(|of| self.alone.order.before((of, u64::MAX)));
         of.extend(strict.collect::<Vec<_>>());

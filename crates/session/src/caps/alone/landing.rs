@@ -3,6 +3,7 @@
 use super::super::Caps;
 use super::super::flights::{Entries, leave};
 use super::{KeptBack, What};
+use crate::mutation::Mutation;
 use meridian_core::{Stamp, Time};
 use meridian_fs::batch::{Kept, Part};
 use meridian_fs::types::{Attributes, Entry, Ino, Timestamp};
@@ -111,7 +112,12 @@ impl Caps {
             Err(_) => (Entries::kept(made.is_some(), landing.time).undone(), None),
         };
         known.attributes.amend(count, ts, |of, last| adds.add_to(of, last && result.is_ok()));
-        self.change_names(directory, |known, count| known.end_name(&kept.name, count, ts, leads));
+        // Another file that came in its place is shown there.
+        let ends = !self.keeps_name(directory, &kept.name) || self.mutation.is(Mutation::EndsNames);
+        if ends {
+            let name = &kept.name;
+            self.change_names(directory, |known, count| known.end_name(name, count, ts, leads));
+        }
         if made.is_some() && result.is_ok() {
             self.own(&kept);
         }
@@ -129,7 +135,7 @@ impl Caps {
         let is_it = |of: &&KeptBack| of.number == number;
         self.alone.kept.get(&ino).filter(is_it)?;
         let kept = self.alone.kept.remove(&ino)?;
-        self.alone.names.remove(&(kept.parent.ino, kept.name.clone()));
+        self.alone.names.remove(&kept.named());
         self.alone.order.remove(kept.turn());
         self.alone.uncalled -= usize::from(kept.in_order && !kept.called);
         if let Some(lease) = self.leases.get_mut(&kept.parent.partition) {

@@ -3,7 +3,6 @@
 //! kept back, and one that is removed before it was sent was never there.
 
 use super::super::Caps;
-use super::super::flights::Entries;
 use super::{KeptBack, Landing, What};
 use crate::calls::Keeping;
 use crate::mutation::Mutation;
@@ -104,35 +103,27 @@ impl Caps {
         }
     }
 
-    /// A name is to go that leads to that file, which the client does not have open. If the owner
-    /// was not told to send what is kept back of the file, that is forgotten. Answers what it was:
-    /// if it was all that made the file, the name leads nowhere now.
-    pub(super) fn forget_unsent(
+    /// A name is to go that leads to that file, which the client does not have open. If the file is
+    /// new and the owner was not told to send it, it never is; whether that is so.
+    pub(super) fn unmake(
         &mut self,
         now: Time,
         (parent, name): (Place, &Name),
         (child, time): (Place, Timestamp),
         vector: &Vector,
-    ) -> Option<What> {
-        let kept = self.alone.kept.get(&child.ino)?;
-        let (what, number, granted) = (kept.what, kept.number, kept.granted);
+    ) -> bool {
+        let Some(kept) = self.alone.kept.get(&child.ino) else { return false };
+        let (number, granted) = (kept.number, kept.granted);
         let is_it = (kept.parent, &kept.name) == (parent, name);
-        let is_unsent = kept.in_order && !kept.called && !matches!(what, What::Removed);
+        let is_unsent = kept.in_order && !kept.called && matches!(kept.what, What::Made(_));
         let shown = self.usable(now, parent, vector).is_some_and(|of| of.granted == granted);
-        if !is_it || !is_unsent || !shown {
-            return None;
-        }
-        self.remove_kept(child.ino, number);
-        if matches!(what, What::Made(_)) {
-            self.count += 1;
+        let unmakes = is_it && is_unsent && shown;
+        if unmakes {
+            self.remove_kept(child.ino, number);
             self.unsent += 1;
-            let (count, adds) = (self.count, Entries::kept(false, time));
-            if let Some(known) = self.known.get_mut(&parent.ino) {
-                known.attributes.touched_by(count, |of| adds.add_to(of, true));
-            }
-            self.change_names(parent.ino, |known, count| known.keep_name(name, count, None));
+            self.show_kept((parent, name), (child, What::Removed), time);
         }
-        Some(what)
+        unmakes
     }
 }
 

@@ -167,8 +167,12 @@ impl CrowdTrial for Trial {
         let in_session = Mutation::TakesPartForWhole;
         let part = (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
         let level = Some(Level::BATCHES);
-        let of_batches =
-            [Mutation::ReleasesUnlanded, Mutation::CountsFromReply, Mutation::Overtakes];
+        let of_batches = [
+            Mutation::ReleasesUnlanded,
+            Mutation::CountsFromReply,
+            Mutation::Overtakes,
+            Mutation::EndsNames,
+        ];
         let of_batches = of_batches.map(|in_session| {
             (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() })
         });
@@ -180,7 +184,9 @@ impl CrowdTrial for Trial {
         let (in_session, level, deep) = (Mutation::KeepsBrought, Some(Level::ALONG), Some(true));
         let brought =
             (format!("{in_session:?}"), Trial { in_session, level, deep, ..Trial::default() });
-        let others = [ignoring, in_tree, part, unnoted, modes, brought];
+        let (in_session, level) = (Mutation::ReleasesUnwritten, Some(Level::WRITTEN));
+        let written = (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
+        let others = [ignoring, in_tree, part, unnoted, modes, brought, written];
         sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
     }
 }
