@@ -49,8 +49,11 @@ impl Durable {
             (Intent::Create { .. }, Durability::Close) => "when the file is closed or synced",
             (Intent::Create { .. } | Intent::Rm { .. }, _) => RETURNS,
             (Intent::Write { .. }, Durability::Sync) => "when each write returns",
-            (Intent::Write { .. }, Durability::Close | Durability::Fsync) => {
-                "when the file is closed or synced"
+            (Intent::Write { .. }, Durability::Close) => "when the file is closed or synced",
+            (Intent::Write { .. }, Durability::Fsync) => {
+                "when the file is closed or synced; of a file that this mount has made, while \
+                 nobody else has looked there, when it is synced, somebody looks, or a second or \
+                 two have passed"
             }
             (
                 Intent::Mv { .. }
