@@ -22,7 +22,7 @@ use crate::acl::{self, Acl};
 use crate::inode::{GROUP_EXEC, Inode, SET_GID, SET_UID};
 use crate::keys::inodes_of;
 use crate::mutation::Mutation;
-use crate::operation::{CapStep, Changes, Done, NewNode, Update};
+use crate::operation::{Changes, Done, NewNode, Update};
 use crate::query::{Answer, Query};
 use crate::settled::Setting;
 use crate::tree::Tree;
@@ -212,17 +212,7 @@ impl Rights {
     /// Whether the client may do such a thing at all.
     fn check_kind(&self, update: &Update) -> Result<(), FsError> {
         match update {
-            // What nodes say on behalf of a partition, and what others would believe.
-            Update::Reap { .. }
-            | Update::Expire { .. }
-            | Update::RaiseHorizon { .. }
-            | Update::Count { .. }
-            | Update::NoteTop { .. }
-            | Update::AddRegion { .. }
-            | Update::RemoveRegion { .. }
-            | Update::Caps {
-                step: CapStep::Expire { .. } | CapStep::ExpireExclusive { .. }, ..
-            } => Err(FsError::NotPermitted),
+            of_nodes if of_nodes.is_of_nodes() => Err(FsError::NotPermitted),
             Update::Mark { .. } => permitted(self.sees_all()),
             Update::SetQuota { .. } | Update::PlaceDirectory { .. } => {
                 permitted(self.sees_all())?;
@@ -260,6 +250,8 @@ impl Rights {
                     Ok(())
                 }
             }
+            // What others would believe, and what only nodes say.
+            _ => Err(FsError::NotPermitted),
         }
     }
 

@@ -1,13 +1,31 @@
 //! Which partitions an update concerns, and whether it takes room there.
 
 use crate::batch::{self, Kept, Part};
-use crate::operation::Update;
+use crate::operation::{CapStep, Update};
 use crate::settled::Setting;
 use crate::types::Place;
 use meridian_core::GroupId;
 use std::collections::BTreeSet;
 
 impl Update {
+    /// Whether only nodes say that, on behalf of a partition. The tree believes them: no node has
+    /// such an update ordered for a client.
+    pub fn is_of_nodes(&self) -> bool {
+        matches!(
+            self,
+            Update::Reap { .. }
+                | Update::Expire { .. }
+                | Update::RaiseHorizon { .. }
+                | Update::Count { .. }
+                | Update::AddRegion { .. }
+                | Update::RemoveRegion { .. }
+                | Update::Caps {
+                    step: CapStep::Expire { .. } | CapStep::ExpireExclusive { .. },
+                    ..
+                }
+        )
+    }
+
     /// Whether the tree keeps more after it than before: what is refused on a full disk. What gives
     /// room back or moves something goes on there, with what that takes.
     pub fn needs_room(&self) -> bool {

@@ -140,13 +140,16 @@ impl Payload {
         Ok(Start { payload: payload.into(), ..start })
     }
 
-    /// Whether a node may have the message ordered, whose disk is full or not.
+    /// Whether a node may have a client's message ordered, whose disk is full or not.
     ///
     /// # Errors
     /// Why not.
     pub fn admit(start: &Start, is_full: bool) -> Result<Payload, Refusal> {
         let payload = Payload::read(start).map_err(Refusal::Bad)?;
         match payload.update() {
+            Some(update) if update.is_of_nodes() => {
+                Err(Refusal::Bad("only nodes say that".into()))
+            }
             Some(update) if is_full && update.needs_room() => Err(Refusal::Full), // F3
             _ => Ok(payload),
         }

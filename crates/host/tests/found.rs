@@ -572,6 +572,30 @@ fn no_update_brings_other_rights_than_its_node_gives_it() {
     assert!(Payload::restrict(nonsense, rights).is_err());
 }
 
+/// The tree believes what nodes say on behalf of a partition: a region's top got a second name by
+/// such an update of a client that has no grant.
+#[test]
+fn no_client_says_what_only_nodes_say() {
+    let mut one = One::new(US_1);
+    one.starts();
+    let rank = (Stamp(1), id(1));
+    let (client, partition, name) = (ClientId(5), US, "also".into());
+    let made = Timestamp::default();
+    let caps = |step| Update::Caps { client, partition, step };
+    for (sequence, update) in (1..).zip([
+        Update::AddRegion { partition, name, made },
+        Update::RemoveRegion { partition, name: "us".into() },
+        Update::Expire { client, partition, renewed: rank, inodes: Vec::new() },
+        Update::RaiseHorizon { partition, horizon_ms: u64::MAX },
+        caps(CapStep::Expire { renewed: Some(rank), inodes: Vec::new() }),
+    ]) {
+        assert!(update.is_of_nodes());
+        let start = message(sequence, update);
+        let refused = Refusal::Bad("only nodes say that".into());
+        assert_eq!(Payload::admit(&start, false), Err(refused));
+    }
+}
+
 /// Decision 93: rights are looked up by the name in the certificate, each time, and a connection
 /// that nobody has introduced may do all.
 #[test]
