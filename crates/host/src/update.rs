@@ -147,9 +147,7 @@ impl Payload {
     pub fn admit(start: &Start, is_full: bool) -> Result<Payload, Refusal> {
         let payload = Payload::read(start).map_err(Refusal::Bad)?;
         match payload.update() {
-            Some(update) if update.is_of_nodes() => {
-                Err(Refusal::Bad("only nodes say that".into()))
-            }
+            Some(update) if update.is_of_nodes() => Err(Refusal::Bad("only nodes say that".into())),
             Some(update) if is_full && update.needs_room() => Err(Refusal::Full), // F3
             _ => Ok(payload),
         }
