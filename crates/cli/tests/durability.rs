@@ -11,8 +11,9 @@ use meridian_mount::{Access, Mount};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tokio::runtime::Runtime;
 
@@ -221,6 +222,14 @@ fn what_is_kept_back_in_order_is_seen_by_others() {
     room.assert_clean();
 }
 
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
 /// A program appends to a file that it has made, again and again, and makes and removes others
 /// meanwhile. Nobody is told until somebody looks, and then that one sees all.
 #[test]
@@ -248,6 +257,7 @@ fn what_is_appended_to_a_file_of_ones_own_is_seen_by_others_and_temporary_files_
             drop(open);
             kept += files.kept_back() - before;
             expected += &format!("line {line}\n");
+            assert_eq!(fs::read_to_string(&log).unwrap(), expected, "round {round}, as it grows");
             let before = files.unsent();
             fs::write(&temporary, "x").unwrap();
             assert_eq!(fs::read(&temporary).unwrap(), b"x");
@@ -255,11 +265,14 @@ fn what_is_appended_to_a_file_of_ones_own_is_seen_by_others_and_temporary_files_
             unsent += files.unsent() - before;
             fs::remove_file(&anew).unwrap();
             fs::write(&anew, line.to_string()).unwrap();
+            set_mode(&anew, 0o750);
+            assert_eq!(mode_of(&anew), 0o750, "round {round}, here");
         }
         assert_eq!(fs::read_to_string(&log).unwrap(), expected, "round {round}, here");
         assert_eq!(fs::read_to_string(dirs[1].join("log")).unwrap(), expected, "round {round}");
         assert_eq!(names(&dirs[1]), names(&dirs[0]), "round {round}");
         assert_eq!(fs::read(dirs[1].join("anew")).unwrap(), b"29", "round {round}");
+        assert_eq!(mode_of(&dirs[1].join("anew")), 0o750, "round {round}");
         // What another has looked at is not its maker's own any more, and is seen all the same.
         fs::write(&log, "anew").unwrap();
         assert_eq!(fs::read(dirs[1].join("log")).unwrap(), b"anew", "round {round}");

@@ -202,6 +202,17 @@ impl Driver {
         lock(&self.session).written_in(file)
     }
 
+    /// See [`Session::knows_end`].
+    pub fn knows_end(&self, file: Ino) -> bool {
+        let mut session = lock(&self.session);
+        session.knows_end(self.time(), file)
+    }
+
+    /// See [`Session::takes_more`].
+    pub fn takes_more(&self, file: Ino) -> bool {
+        lock(&self.session).takes_more(file)
+    }
+
     /// See [`Session::end_written`].
     pub fn end_written(&self, file: Ino) {
         lock(&self.session).end_written(file);

@@ -75,6 +75,8 @@ pub enum Mutation {
     ReleasesUnwritten,
     /// Shows no file under a name from which one went that has landed, though another came since.
     EndsNames,
+    /// Has what is set of a file sent with what it was told to send before.
+    JoinsCalled,
     /// What is kept back in order is overtaken by later updates.
     Overtakes,
     /// Takes a file that was its own once for its own, whoever may know of it since.

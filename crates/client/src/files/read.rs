@@ -57,7 +57,8 @@ impl Files {
         let end = offset.saturating_add(len as u64);
         self.note_use(&inode, handle);
         for attempt in 0..LOOK_AGAIN {
-            if lock(&inode.buffer).writes.appends() {
+            let knows_end = self.client.driver().knows_end(inode.place.ino);
+            if lock(&inode.buffer).writes.appends_nowhere(knows_end) {
                 self.flush_inode(&inode, Some(handle)).await?;
             }
             // After some flushes that came between, none more may.
@@ -75,14 +76,15 @@ impl Files {
             let from = offset - offset % READ_ALIGN;
             let to = end.checked_next_multiple_of(READ_ALIGN).unwrap_or(end);
             let (attributes, extents) = contents(&self.client, inode.place, from..to).await?;
+            let knows_end = self.client.driver().knows_end(inode.place.ino);
             let (size, over) = {
                 let mut buffer = lock(&inode.buffer);
-                if buffer.landed > begun || buffer.writes.append_flies() {
-                    continue; // F3: the answer may be from before a flush that ended meanwhile.
+                // F3: the answer may be from before a flush that ended meanwhile.
+                if buffer.landed > begun || buffer.writes.appends_nowhere(knows_end) {
+                    continue;
                 }
-                let writes = &mut buffer.writes;
-                writes.learn_size(attributes.size);
-                (attributes.size.max(writes.positional_end()), writes.within(offset..end))
+                buffer.writes.learn_size(attributes.size);
+                buffer.writes.over(offset..end, attributes.size)
             };
             let count = usize::try_from(end.min(size).saturating_sub(offset)).unwrap_or(0);
             self.read_ahead(&inode, handle, offset..end, attributes.size);

@@ -1,7 +1,8 @@
 //! What programs set of a file that they have open, and of which something is kept here or that
 //! they have just made: it is kept, too, and one update brings both. So `cp -a` and `tar` cost two
 //! ordered updates for each file, that which makes it and that of its close; or one, where new
-//! files are kept back ([`crate::files::newborn`]).
+//! files are kept back ([`crate::files::newborn`]). So is what is set of a file that was closed,
+//! while what was written to it is kept back in order: a linker makes its program executable.
 //!
 //! Programs on this mount see it at once. Others see it, and it is durable, when the file is closed
 //! or synced, as written bytes. What would be refused is told by the call as far as that is known
@@ -44,7 +45,7 @@ impl Files {
                 if buffer.landed > begun {
                     continue; // Perhaps from before what landed.
                 }
-                if !self.set(&mut buffer, Setting::Attributes(changes.clone())) {
+                if !self.set(&open, &mut buffer, Setting::Attributes(changes.clone())) {
                     return Ok(None);
                 }
                 let mut attributes = self.newest(attributes, known_to);
@@ -74,7 +75,7 @@ impl Files {
         let (name, value) = (name.clone(), value.clone());
         let setting = Setting::Xattr { name, value, drops_set_gid };
         setting.check()?;
-        Ok(self.set(&mut lock(&open.buffer), setting))
+        Ok(self.set(&open, &mut lock(&open.buffer), setting))
     }
 
     /// The file, if what is set of it may be kept.
@@ -83,13 +84,20 @@ impl Files {
         let levels = &self.client.topology().levels;
         let may = levels.now >= Level::SETTLE
             && self.durability_of_open(&open) != Durability::Sync
-            && lock(&open.buffer).writes.may_set()
+            && lock(&open.buffer).writes.may_join()
             && !self.client.inner.driver.has_grant();
         may.then_some(open)
     }
 
-    fn set(&self, buffer: &mut Buffer, setting: Setting) -> bool {
-        buffer.writes.set(setting, crate::client::now(), self.client.time())
+    fn set(&self, file: &OpenInode, buffer: &mut Buffer, setting: Setting) -> bool {
+        // Who sends some of it now does not send this.
+        let flushing = file.flushing.try_lock();
+        let comes_along = || {
+            let is_unsent = flushing.is_ok() && buffer.writes.is_unsent();
+            is_unsent && self.client.driver().takes_more(file.place.ino)
+        };
+        let is_kept = buffer.writes.open_count() > 0 || comes_along();
+        is_kept && buffer.writes.join(setting, crate::client::now(), self.client.time())
     }
 
     /// What is set of a file is sent before its extended attributes are looked at, which it may

@@ -158,8 +158,8 @@ impl Alone {
         })
     }
 
-    /// Whether all that is kept back of a file was written to it, and its owner was not told to have
-    /// it land: it is forgotten if the file goes.
+    /// Whether all that is kept back of a file was written to it, and its owner was not told to
+    /// have it land: it is forgotten if the file goes.
     fn is_written_unsent(&self, ino: Ino) -> bool {
         self.kept.get(&ino).is_some_and(|kept| kept.is_written() && kept.in_order && !kept.called)
     }

@@ -78,6 +78,18 @@ impl Session {
         self.caps.written_in(file)
     }
 
+    /// Whether something that was written to that file is kept back, and nobody else has written
+    /// there since.
+    pub fn knows_end(&mut self, now: Time, file: Ino) -> bool {
+        self.caps.knows_end(now, file, &self.vector)
+    }
+
+    /// Whether what is set of that file now is sent with what is kept back of it. The owner must
+    /// not be about to send that.
+    pub fn takes_more(&self, file: Ino) -> bool {
+        self.caps.takes_more(file)
+    }
+
     /// Nothing that was written to that file is kept back any more.
     pub fn end_written(&mut self, file: Ino) {
         self.caps.end_written(file);

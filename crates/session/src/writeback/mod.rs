@@ -10,6 +10,7 @@
 //! | [`dirty`] | bytes by offset |
 //! | [`birth`] | a new file that is kept back until its first batch is sent |
 //! | [`setting`] | what was set of the file and goes with the bytes |
+//! | [`seen`] | what programs see of it before it is stored |
 //! | [`flush`] | one batch after the other on its way: packed, its blocks stored, sent, landed |
 //!
 //! Invariants:
@@ -26,6 +27,7 @@
 pub mod birth;
 pub mod dirty;
 pub mod flush;
+mod seen;
 pub mod setting;
 
 use crate::mutation::Mutation;
@@ -34,10 +36,9 @@ use dirty::Dirty;
 use flush::{Batch, Flight};
 use meridian_core::{BlockId, Time};
 use meridian_fs::Setting;
-use meridian_fs::types::{Attributes, Timestamp};
+use meridian_fs::types::Timestamp;
 use setting::Settings;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::time::Duration;
 
 /// Buffered bytes of one file from which on they are sent while the program goes on writing.
@@ -197,7 +198,17 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     /// Keeps what was set at `time`, to be sent with the bytes: if there are any, or the file is
     /// new, and it is open. Else it is to be sent at once, after what is kept.
     pub fn set(&mut self, setting: Setting, time: Timestamp, now: Time) -> bool {
-        if !self.may_set() || !self.settings.push(setting, time) {
+        !self.untold.is_empty() && self.join(setting, time, now)
+    }
+
+    /// Whether the file is such a one.
+    pub fn may_set(&self) -> bool {
+        !self.untold.is_empty() && self.may_join()
+    }
+
+    /// As [`WriteBack::set`] of a file that need not be open: its owner sends what is kept of it.
+    pub fn join(&mut self, setting: Setting, time: Timestamp, now: Time) -> bool {
+        if !self.may_join() || !self.settings.push(setting, time) {
             return false;
         }
         self.since.get_or_insert(now);
@@ -205,10 +216,10 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     }
 
     /// Whether the file is such a one.
-    pub fn may_set(&self) -> bool {
+    pub fn may_join(&self) -> bool {
         let is_kept = self.is_new || !self.is_clean();
         let is_one = self.dirty.is_empty() || self.appended.is_empty(); // W6.
-        is_kept && is_one && !self.untold.is_empty()
+        is_kept && is_one
     }
 
     /// What was set and is in no flight.
@@ -354,75 +365,6 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     pub fn is_unsure(&self) -> bool {
         let sent = self.flight.as_ref().filter(|flight| flight.was_sent());
         self.append_flies() || sent.is_some_and(Flight::sets)
-    }
-
-    /// `attributes` as a program shall see them; `None` if that is known only after the flush.
-    pub fn overlay(&self, mut attributes: Attributes) -> Option<Attributes> {
-        if self.is_clean() {
-            return Some(attributes);
-        }
-        if self.is_unsure() {
-            return None;
-        }
-        let end = self.positional_end().max(attributes.size + self.append_next());
-        attributes.size = end + self.appended.len() as u64;
-        let written = |attributes: &mut Attributes| {
-            attributes.mtime = self.changed;
-            attributes.ctime = attributes.ctime.max(self.changed);
-        };
-        if let Some(flight) = &self.flight {
-            if flight.bytes() > 0 {
-                written(&mut attributes);
-            }
-            flight.settings.show(&mut attributes);
-        }
-        if !self.dirty.is_empty() || !self.appended.is_empty() {
-            written(&mut attributes);
-        }
-        self.settings.show(&mut attributes);
-        Some(attributes)
-    }
-
-    /// Where the bytes with an offset end.
-    pub fn positional_end(&self) -> u64 {
-        let flying = match self.flight.as_ref().map(|flight| &*flight.batch) {
-            Some(Batch::Positional(dirty)) => dirty.end(),
-            Some(Batch::Append(_) | Batch::Nothing) | None => 0,
-        };
-        self.dirty.end().max(flying)
-    }
-
-    /// What is buffered of a range: each over those before.
-    pub fn within(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
-        let mut parts = match self.flight.as_ref().map(|flight| &*flight.batch) {
-            Some(Batch::Positional(dirty)) => dirty.within(range.clone()),
-            Some(Batch::Append(_) | Batch::Nothing) | None => Vec::new(),
-        };
-        parts.extend(self.dirty.within(range));
-        parts
-    }
-
-    /// All bytes of a range, as far as the file reaches, if the newest writes alone cover it, or no
-    /// replica can have heard of the file.
-    pub fn whole(&self, range: Range<u64>) -> Option<Vec<u8>> {
-        if let Some(bytes) = self.dirty.whole(range.clone()) {
-            return Some(bytes.to_vec());
-        }
-        let end = self.own_end()?.min(range.end);
-        let place = |at: u64| usize::try_from(at - range.start).expect("within what is kept");
-        let mut bytes = vec![0; end.checked_sub(range.start).map_or(0, |_| place(end))];
-        for (at, part) in self.within(range.start..end) {
-            bytes[place(at)..][..part.len()].copy_from_slice(&part);
-        }
-        Some(bytes)
-    }
-
-    /// Where the file ends, if no replica can have heard of it: what is appended begins there, and
-    /// what was not written is a hole.
-    fn own_end(&self) -> Option<u64> {
-        let sent = self.flight.as_ref().is_some_and(Flight::was_sent);
-        let is_own = self.birth.is_some() && !sent && !self.appends();
-        is_own.then(|| self.positional_end())
     }
 
     /// Whether nobody needs it any more.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use meridian_core::BlockId;
 use meridian_fs::operation::{Changes, NewNode, Piece, WriteAt};
 use meridian_fs::settled::Made;
-use meridian_fs::types::{Data, INLINE_MAX, Ino, Kind, Place};
+use meridian_fs::types::{Attributes, Data, INLINE_MAX, Ino, Kind, Place};
 use meridian_fs::{FsError, Update};
 
 const NOW: Time = Time(7);
@@ -288,7 +288,7 @@ fn a_write_meanwhile_lies_over_the_batch_in_flight() {
     let _sent = step(&mut file);
     put(&mut file, Some(1), b"N");
     let mut bytes = *b"___";
-    for (offset, part) in file.within(0..3) {
+    for (offset, part) in file.over(0..3, 3).1 {
         bytes[offset as usize..][..part.len()].copy_from_slice(&part);
     }
     assert_eq!(&bytes, b"oNd");
@@ -379,6 +379,7 @@ fn what_is_set_of_an_empty_new_file_goes_alone() {
     let mut closed = made(&[]);
     closed.close(1);
     assert!(!closed.set(mode(0o600), LATER, NOW), "nobody will close it");
+    assert!(closed.join(mode(0o600), LATER, NOW), "its owner sends it all the same");
 }
 
 /// W6: else others would see bytes without the mode that they were written under.

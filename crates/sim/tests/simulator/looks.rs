@@ -69,6 +69,7 @@ fn what_is_kept_back_in_order_lands_in_order() {
         "kept",
         "kept back",
         "removals kept back",
+        "names made anew",
         "called to land",
         "batches",
         "landed",
@@ -84,7 +85,15 @@ fn what_is_kept_back_in_order_lands_in_order() {
 /// was sent was never there.
 #[test]
 fn what_is_written_to_files_of_a_clients_own_is_kept_back() {
-    let all = ["writes kept back", "removals kept back", "never sent", "landed", "recalled"];
+    let all = [
+        "writes kept back",
+        "writes joined",
+        "removals kept back",
+        "names made anew",
+        "never sent",
+        "landed",
+        "recalled",
+    ];
     let trial = Trial { level: Some(Level::WRITTEN), ..Trial::default() };
     trials_show(0..60, &trial, (&all, 1));
 }

@@ -82,6 +82,25 @@ impl Caps {
         keeps
     }
 
+    /// Whether something that was written to a file is kept back, and nobody else has written to
+    /// the file since: what is appended to it lies at its end.
+    pub fn knows_end(&mut self, now: Time, file: Ino, vector: &Vector) -> bool {
+        let kept = self.alone.kept.get(&file).filter(|kept| kept.is_written());
+        let Some((parent, granted)) = kept.map(|kept| (kept.parent, kept.granted)) else {
+            return false;
+        };
+        self.usable(now, parent, vector).is_some_and(|known| known.granted == granted)
+    }
+
+    /// Whether all that is kept back of a file is in order, and what is set of it comes along.
+    pub fn takes_more(&self, file: Ino) -> bool {
+        let kept = self.alone.kept.get(&file);
+        kept.is_some_and(|kept| {
+            let is_unsent = !kept.called || self.mutation.is(Mutation::JoinsCalled);
+            kept.in_order && is_unsent && !matches!(kept.what, What::Removed)
+        })
+    }
+
     /// An update is sent that lands this: what was read before of what is written counts no more.
     pub(in super::super) fn begin_landing(&mut self, landing: &Landing) {
         if self.alone.kept.get(&landing.ino).is_some_and(KeptBack::is_written) {

@@ -78,6 +78,26 @@ fn what_is_written_to_a_file_of_its_own_is_kept_back_until_it_lands() {
 }
 
 #[test]
+fn what_is_kept_back_of_a_file_is_read_and_added_to_until_it_is_called_for() {
+    let (mut caps, made) = owning();
+    let file = made.place.ino;
+    let knows_end = |caps: &mut Caps, now| caps.knows_end(now, file, &Vector::default());
+    assert!(!knows_end(&mut caps, NOW) && !caps.takes_more(file), "nothing is kept back");
+    assert!(write(&mut caps, made.place));
+    assert!(knows_end(&mut caps, NOW) && caps.takes_more(file));
+    caps.call_all_to_land();
+    assert!(knows_end(&mut caps, NOW) && !caps.takes_more(file), "it is being sent");
+    caps.mutation = Mutation::JoinsCalled;
+    assert!(caps.takes_more(file), "planted");
+    let late = NOW + crate::caps::SPAN;
+    assert!(!knows_end(&mut caps, late), "others may have appended");
+    let mut caps = in_order();
+    let named = (DIRECTORY, &name("x"));
+    let new = caps.begin_new(NOW, named, (&node(), TIME), &Vector::default()).unwrap().place;
+    assert!(caps.takes_more(new.ino) && !caps.knows_end(NOW, new.ino, &Vector::default()));
+}
+
+#[test]
 fn a_write_of_its_own_message_lands_it_too() {
     let (mut caps, made) = owning();
     let file = made.place;

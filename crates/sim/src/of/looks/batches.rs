@@ -40,9 +40,10 @@ impl LooksWorkload {
             return;
         }
         let is_kept = session.is_unlanded(child.ino);
-        if self.clients[at].nests.forget(child.ino) {
+        if let Some(value) = self.clients[at].nests.kept(child) {
             let unsent = if is_kept { Thing::Owner(child.ino) } else { thing.clone() };
-            self.registers.let_land(&unsent, true);
+            self.registers.let_land(&unsent, value, true);
+            self.clients[at].nests.forget(child.ino);
         }
         if is_kept {
             self.net.counts.add("removals kept back", 1);
@@ -57,14 +58,26 @@ impl LooksWorkload {
     /// A client gives a file to another owner that is its own, if it may keep that back.
     pub(super) fn give_in_nest(&mut self, at: usize, now: Time, parent: Place) {
         let Some((name, child)) = self.drawn_in_nest(parent) else { return };
-        let is_new = !self.clients[at].nests.keeps(child.ino);
-        if !is_new || !self.net.session(at).begin_written(now, child) {
+        let before = self.clients[at].nests.kept(child);
+        let session = self.net.session(at);
+        let may = match before {
+            None => session.begin_written(now, child),
+            Some(_) => session.takes_more(child.ino),
+        };
+        if !may {
             return;
         }
-        self.net.counts.add("writes kept back", 1);
         let owner = self.registers.new_owner();
         let thing = Thing::Owner(child.ino);
+        if let Some(before) = before {
+            self.registers.let_land(&thing, before, true);
+        }
         self.registers.keep(thing, Value::Owner(owner), (at, now, parent.partition));
+        if before.is_some() {
+            self.net.counts.add("writes joined", 1);
+            return self.clients[at].nests.give_again(child.ino, owner);
+        }
+        self.net.counts.add("writes kept back", 1);
         let newborn = Newborn::given(parent, name, (child, owner), self.clients[at].last);
         self.clients[at].nests.keep(child.ino, newborn);
     }
@@ -166,8 +179,14 @@ impl LooksWorkload {
     }
 
     fn one_landed(&mut self, at: usize, part: &Part, error: Option<FsError>) {
-        self.clients[at].nests.landed(part.kept.child().ino);
-        self.judge_landed(at, &thing(part), error);
+        let child = part.kept.child();
+        let kept = self.clients[at].nests.kept(child);
+        if kept != Some(value(part)) {
+            let what = format!("{kept:?} of {child:?} was kept back, and {:?} landed", value(part));
+            self.net.violate(format!("kept: client {at}: {what}"));
+        }
+        self.clients[at].nests.landed(child.ino);
+        self.judge_landed(at, (&thing(part), value(part)), error);
     }
 
     /// An update that a client began after it had kept something back is acknowledged after that

@@ -95,7 +95,9 @@ impl Nests {
     /// The client has made a directory; whether it makes files there before others hear of it.
     pub fn settle(&mut self, made: Place) -> bool {
         let has_none = self.nest.is_none();
-        self.nest.get_or_insert((made, false));
+        if has_none {
+            (self.nest, self.uses) = (Some((made, false)), 0);
+        }
         self.keeps_order &= !has_none;
         has_none
     }
@@ -135,9 +137,21 @@ impl Nests {
         Part { time, kept: Kept::Write(Box::new(written)) }
     }
 
-    /// Whether something is kept back of that file.
-    pub fn keeps(&self, ino: Ino) -> bool {
-        self.newborns.contains_key(&ino)
+    /// What is kept back of that file, if anything: that it is there, or not, or who owns it.
+    pub fn kept(&self, file: Place) -> Option<Value> {
+        let newborn = self.newborns.get(&file.ino)?;
+        Some(match newborn.what {
+            What::Made => Value::Leads(file),
+            What::Removed => Value::Absent,
+            What::Given(_, owner) => Value::Owner(owner),
+        })
+    }
+
+    /// The file is given to another still before that was sent.
+    pub fn give_again(&mut self, ino: Ino, owner: u32) {
+        let newborn = self.newborns.get_mut(&ino).expect("it is kept back");
+        let What::Given(file, _) = newborn.what else { panic!("{newborn:?} is given to nobody") };
+        newborn.what = What::Given(file, owner);
     }
 
     /// A file there that is kept back.
@@ -148,9 +162,9 @@ impl Nests {
         Some((newborn.name.clone(), Place { ino: *ino, ..parent }))
     }
 
-    /// What is kept back of that file is never sent; whether it was anything.
-    pub fn forget(&mut self, ino: Ino) -> bool {
-        self.newborns.remove(&ino).is_some()
+    /// What is kept back of that file is never sent.
+    pub fn forget(&mut self, ino: Ino) {
+        self.newborns.remove(&ino);
     }
 
     /// Something that was kept back in one of these partitions before that call.
@@ -168,7 +182,9 @@ impl Nests {
 impl LooksWorkload {
     /// A client with a new directory makes a file there, at times.
     pub(super) fn use_nest(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
-        let Some((parent, known)) = self.clients[at].nests.nest else { return Vec::new() };
+        let Some((parent, known)) = self.clients[at].nests.nest else {
+            return self.land_rest(at, now);
+        };
         if self.by_directory && !self.clients[at].nests.keeps_order {
             return self.change_nest(at, now, Change::KeepOrder(parent));
         }
@@ -190,7 +206,11 @@ impl LooksWorkload {
             }
         }
         let name = names();
-        let free = |name: &Bytes| self.registers.is_free(&Thing::Name(parent.ino, name.clone()));
+        let again = self.in_order && self.net.random.random_bool(0.5);
+        let free = |name: &Bytes| {
+            let thing = Thing::Name(parent.ino, name.clone());
+            self.registers.is_free(&thing) || again && self.registers.goes(&thing, at)
+        };
         let Some(name) = name.into_iter().find(free) else {
             let nest = self.clients[at].nests.reveal();
             self.directories.extend(nest);
@@ -203,13 +223,18 @@ impl LooksWorkload {
         if let Some(made) = made {
             self.net.counts.add("kept back", 1);
             let thing = Thing::Name(parent.ino, name.clone());
+            if self.registers.goes(&thing, at) {
+                self.net.counts.add("names made anew", 1);
+            }
             let keeper = (at, now, parent.partition);
             self.registers.keep(thing, Value::Leads(made.place), keeper);
             self.private.insert(made.place.ino);
             let removed = Newborn::removed(parent, name, self.clients[at].last);
             let newborn = Newborn { node, what: What::Made, ..removed };
             self.clients[at].nests.newborns.insert(made.place.ino, newborn);
-            if self.net.random.random_bool(0.5) {
+            // What is written to what was made there is kept back as long as nobody else looks.
+            let reveals = if self.writes { 0.1 } else { 0.5 };
+            if self.net.random.random_bool(reveals) {
                 let nest = self.clients[at].nests.reveal();
                 self.directories.extend(nest);
             }
@@ -221,6 +246,15 @@ impl LooksWorkload {
             return vec![self.net.plan(at, Duration::from_millis(ms), plan)];
         }
         self.change_nest(at, now, Change::Make(parent, name))
+    }
+
+    /// All that is kept back by who has no such directory any more lands, at times.
+    fn land_rest(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
+        let is_some = self.in_order && !self.clients[at].nests.is_done();
+        match is_some && self.net.random.random_bool(0.1) {
+            true => self.step(at, now, Event::Command(Ask::Land)),
+            false => Vec::new(),
+        }
     }
 
     /// A client does that in its directory, unless it waits for something.
@@ -284,16 +318,22 @@ impl LooksWorkload {
         let nests = &mut self.clients[at].nests;
         let Some(ino) = nests.landings.remove(&call) else { return false };
         let newborn = nests.newborns.remove(&ino).expect("it was kept back");
+        let made = Place { ino, ..newborn.parent };
         let thing = Thing::Name(newborn.parent.ino, newborn.name);
-        self.judge_landed(at, &thing, error);
+        self.judge_landed(at, (&thing, Value::Leads(made)), error);
         true
     }
 
     /// What was kept back of a thing is so for all now, or never will be, which may only be if its
     /// keeper's lease has run out.
-    pub(super) fn judge_landed(&mut self, at: usize, thing: &Thing, error: Option<FsError>) {
+    pub(super) fn judge_landed(
+        &mut self,
+        at: usize,
+        (thing, value): (&Thing, Value),
+        error: Option<FsError>,
+    ) {
         let strict = self.is_strict(thing);
-        self.registers.let_land(thing, error.is_some());
+        self.registers.let_land(thing, value, error.is_some());
         match error {
             None => self.net.counts.add("landed", 1),
             Some(error) => {

@@ -69,8 +69,8 @@ pub(super) struct Registers {
     open: BTreeMap<Who, Open>,
     owners: u32,
     names: u32,
-    /// What is kept back, of what, and since when.
-    kept: BTreeMap<Thing, Kept>,
+    /// What is kept back, of what, and since when: what was kept back later lands later.
+    kept: BTreeMap<Thing, Vec<Kept>>,
     /// What was kept back and never landed.
     lost: BTreeSet<(Thing, Value)>,
     /// The changes that made a thing something, as far as that is known.
@@ -244,6 +244,15 @@ impl Registers {
         free && !self.kept.contains_key(thing)
     }
 
+    /// Whether a name is to lead to nothing, and that client keeps that back.
+    pub fn goes(&self, thing: &Thing, by: usize) -> bool {
+        self.last_kept(thing).is_some_and(|of| of.keeper == by && of.value == Value::Absent)
+    }
+
+    fn last_kept(&self, thing: &Thing) -> Option<&Kept> {
+        self.kept.get(thing)?.last()
+    }
+
     /// Where a name leads, if that is known and nothing is being made of it.
     pub fn leads(&self, thing: &Thing) -> Option<Place> {
         let of = self.all.get(thing)?;
@@ -266,7 +275,7 @@ impl Registers {
         let made = Made { begun: self.events, acked: Some(self.events) };
         let who = (keeper, CallId(u64::MAX - self.events));
         self.made.entry((thing.clone(), value)).or_default().insert(who, made);
-        self.kept.insert(thing, Kept { value, keeper, since, group });
+        self.kept.entry(thing).or_default().push(Kept { value, keeper, since, group });
     }
 
     /// It sends that.
@@ -290,15 +299,20 @@ impl Registers {
         self.end(who, ts, &Ok(Done::Nothing));
     }
 
-    /// It is kept back no more.
-    pub fn let_land(&mut self, thing: &Thing, lost: bool) {
-        let kept = self.kept.remove(thing).filter(|_| lost);
-        self.lost.extend(kept.map(|kept| (thing.clone(), kept.value)));
+    /// That is kept back no more.
+    pub fn let_land(&mut self, thing: &Thing, value: Value, lost: bool) {
+        let Some(all) = self.kept.get_mut(thing) else { return };
+        let Some(at) = all.iter().position(|kept| kept.value == value) else { return };
+        all.remove(at);
+        if all.is_empty() {
+            self.kept.remove(thing);
+        }
+        self.lost.extend(lost.then(|| (thing.clone(), value)));
     }
 
     /// Who keeps something back of it, since when, and in which partition.
     pub fn keeper(&self, thing: &Thing) -> Option<(usize, Time, GroupId)> {
-        let Kept { keeper, since, group, .. } = *self.kept.get(thing)?;
+        let Kept { keeper, since, group, .. } = *self.last_kept(thing)?;
         Some((keeper, since, group))
     }
 
@@ -312,7 +326,7 @@ impl Registers {
     /// # Errors
     /// That it is not what is kept back.
     pub fn judge_kept_back(&mut self, thing: &Thing, value: Value) -> Result<(), String> {
-        let Some(kept) = self.kept.get(thing).copied() else { return self.judge(thing, value) };
+        let Some(kept) = self.last_kept(thing).copied() else { return self.judge(thing, value) };
         let others = self.of(thing).open.values().any(|of| *of == Some(value));
         if value == kept.value || others {
             return Ok(());
@@ -327,7 +341,9 @@ impl Registers {
         }
         self.events += 1;
         let Some(Open { begun, things }) = self.open.remove(&who) else { return };
-        for (thing, value) in things {
+        for (nth, (thing, value)) in things.iter().cloned().enumerate() {
+            // One message may make something of a thing twice.
+            let is_last = things[nth + 1..].iter().all(|(other, _)| *other != thing);
             self.of(&thing).open.remove(&who);
             let value = match (value, result) {
                 (Some(value), Err(_)) => {
@@ -342,6 +358,9 @@ impl Registers {
             };
             let made = self.made.entry((thing.clone(), value)).or_default();
             made.insert(who, Made { begun, acked: Some(self.events) });
+            if !is_last {
+                continue;
+            }
             let register = self.of(&thing);
             match ts.cmp(&register.acked.0) {
                 Ordering::Less => {}

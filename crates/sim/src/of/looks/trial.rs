@@ -184,10 +184,15 @@ impl CrowdTrial for Trial {
         let (in_session, level, deep) = (Mutation::KeepsBrought, Some(Level::ALONG), Some(true));
         let brought =
             (format!("{in_session:?}"), Trial { in_session, level, deep, ..Trial::default() });
-        let (in_session, level) = (Mutation::ReleasesUnwritten, Some(Level::WRITTEN));
-        let written = (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() });
-        let others = [ignoring, in_tree, part, unnoted, modes, brought, written];
-        sessions.into_iter().chain(of_batches).chain(others).chain(hosts).collect()
+        let level = Some(Level::WRITTEN);
+        let of_written =
+            [Mutation::ReleasesUnwritten, Mutation::JoinsCalled, Mutation::OwnsForever];
+        let of_written = of_written.map(|in_session| {
+            (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() })
+        });
+        let others = [ignoring, in_tree, part, unnoted, modes, brought];
+        let kept = of_batches.into_iter().chain(of_written);
+        sessions.into_iter().chain(kept).chain(others).chain(hosts).collect()
     }
 }
 
