@@ -489,7 +489,8 @@ impl Caps {
     }
 
     /// K10: what is in order and comes before an update that lands these, or nothing. A batch
-    /// brings what is in it in its order. Under one name the order is kept when it is suspended, too.
+    /// brings what is in it in its order. Under one name the order is kept when it is suspended,
+    /// too.
     fn ordered_before(&self, update: &Update, lands: &[Landing]) -> BTreeSet<Ino> {
         if self.mutation.is(Mutation::Overtakes) {
             return BTreeSet::new();
