@@ -328,6 +328,14 @@ impl PrimCast {
         prompt
     }
 
+    /// All peers, those first that are waited for: to send to one may take as long as another acts.
+    pub(crate) fn peers_in_turn(&self) -> SmallVec<[ProcessId; 4]> {
+        let prompt = self.prompt();
+        let mut peers: SmallVec<[_; 4]> = self.peers().collect();
+        peers.sort_by_key(|peer| !prompt.contains(&peer.node));
+        peers
+    }
+
     /// `node` has acknowledged up to `len`: if it is further than one that was asked to be prompt,
     /// it is asked instead.
     pub(crate) fn choose_prompt(&mut self, node: NodeId, len: u64) {

@@ -131,10 +131,7 @@ impl PrimCast {
             return;
         }
         let prompt = self.ask_prompt();
-        // Who is waited for is sent it first: to send to one may take as long as another acts.
-        let is_later = |peer: &ProcessId| !prompt.contains(&peer.node);
-        let first = self.peers().filter(|peer| !is_later(peer));
-        for peer in first.chain(self.peers().filter(is_later)) {
+        for peer in self.peers_in_turn() {
             // Who has not been sent NEW-STATE will promise first, or ask.
             let Some(stream) = self.replication.streams.get_mut(&peer.node) else { continue };
             while stream.next() < self.log.len() && stream.has_room() {
@@ -181,9 +178,9 @@ impl PrimCast {
         let leader = self.leader_of(self.epochs.cur);
         // In a group of up to three the primary and the receiver are a quorum, without the primary
         // nothing is: a follower has no use for what another acknowledges or shows.
-        let peers = self.peers();
+        let peers = self.peers_in_turn(); // What is proposed goes the same way with it.
         let few = self.epochs.role == Role::Follower && peers.len() <= 2;
-        let peers = peers.filter(|peer| !few || *peer == leader);
+        let peers = peers.into_iter().filter(|peer| !few || *peer == leader);
         peers.for_each(|peer| out.send(peer, message.clone()));
     }
 

@@ -341,12 +341,12 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     }
 
     /// Whether appended bytes wait or fly: their place is known when they are stored.
-    pub fn appends(&self) -> bool {
+    fn appends(&self) -> bool {
         !self.appended.is_empty() || self.append_flies() || self.append_next() > 0
     }
 
     /// Whether appended bytes fly: a replica may have them or not yet.
-    pub fn append_flies(&self) -> bool {
+    fn append_flies(&self) -> bool {
         let sent = self.flight.as_ref().filter(|flight| flight.was_sent());
         matches!(sent.map(|flight| &*flight.batch), Some(Batch::Append(_)))
     }

@@ -34,7 +34,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     }
 
     /// Where the bytes with an offset end.
-    pub fn positional_end(&self) -> u64 {
+    fn positional_end(&self) -> u64 {
         let flying = match self.flight.as_ref().map(|flight| &*flight.batch) {
             Some(Batch::Positional(dirty)) => dirty.end(),
             Some(Batch::Append(_) | Batch::Nothing) | None => 0,
