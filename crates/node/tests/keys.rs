@@ -266,7 +266,8 @@ async fn long_values_at_all_nodes_at_once_get_into_all_logs() {
             client.read(1).await
         });
     }
-    assert!(setting.join_all().await.iter().all(|answer| answer == "+OK\r\n"));
+    let answers = setting.join_all().await;
+    assert!(answers.iter().all(|answer| answer == "+OK\r\n"), "{answers:?}");
     for node in 0..3 {
         let mut client = region.served(node).await;
         for key in 0..3 {
