@@ -185,8 +185,7 @@ impl CrowdTrial for Trial {
         let brought =
             (format!("{in_session:?}"), Trial { in_session, level, deep, ..Trial::default() });
         let level = Some(Level::WRITTEN);
-        let of_written =
-            [Mutation::ReleasesUnwritten, Mutation::JoinsCalled, Mutation::OwnsForever];
+        let of_written = [Mutation::ReleasesUnwritten, Mutation::JoinsCalled];
         let of_written = of_written.map(|in_session| {
             (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() })
         });
