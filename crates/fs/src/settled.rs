@@ -104,14 +104,6 @@ impl Inode {
 }
 
 impl Setting {
-    /// How many bytes of an extended attribute it brings.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Setting::Attributes(_) => 0,
-            Setting::Xattr { name, value, .. } => name.len() + value.len(),
-        }
-    }
-
     /// Whether a file can get it, as far as that is known without the file.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use crate::files::{Files, OpenInode};
 use meridian_core::level::Level;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::batch::{BATCH_MAX, Kept, Part, Written};
-use meridian_fs::types::{Data, Name, Place, Timestamp};
-use meridian_fs::{Done, FsError, Setting, Update};
+use meridian_fs::types::{Name, Place, Timestamp};
+use meridian_fs::{Done, FsError, Update};
 use meridian_session::writeback::flush::{Sent, Step};
 use meridian_session::{Command, ToLand};
 use std::collections::{HashMap, VecDeque};
@@ -25,8 +25,6 @@ use tokio::sync::{MutexGuard, OwnedMutexGuard};
 const BATCH_BYTES: usize = 512 << 10;
 /// Beyond so many also what was called for together is apart: nodes take twice as many at once.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// A part has at most so many bytes beside its name and what it brings, and each piece so many.
-const PART_BYTES: (usize, usize) = (512, 48);
 /// How long to wait before what nobody has answered is sent again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -509,20 +507,8 @@ fn refusal(sent: Result<(Done, Stamp), FsError>) -> Option<FsError> {
 impl Loaded {
     /// How many bytes it has in the message.
     fn bytes(&self) -> usize {
-        let kept = &self.part.kept;
-        let (pieces, settings) = match kept {
-            Kept::Make(made) => (&made.pieces[..], &made.settings[..]),
-            Kept::Write(written) => (&written.pieces[..], &written.settings[..]),
-            Kept::Unlink { .. } => Default::default(),
-        };
-        let (part, piece) = PART_BYTES;
-        let inline = pieces.iter().map(|piece| match &piece.extent.data {
-            Data::Inline(bytes) => bytes.len(),
-            Data::Block { .. } => 0,
-        });
-        let set = settings.iter().map(Setting::bytes);
-        let brought = inline.chain(set).sum::<usize>();
-        part + kept.name().len() + piece * pieces.len() + brought
+        let size = postcard::ser_flavors::Size::default();
+        postcard::serialize_with_flavor(&self.part, size).expect("plain values can be encoded")
     }
 }
 

@@ -57,7 +57,7 @@ impl Files {
         let end = offset.saturating_add(len as u64);
         self.note_use(&inode, handle);
         for attempt in 0..LOOK_AGAIN {
-            let knows_end = self.client.driver().knows_end(inode.place.ino);
+            let knows_end = || self.client.driver().knows_end(inode.place.ino);
             if lock(&inode.buffer).writes.appends_nowhere(knows_end) {
                 self.flush_inode(&inode, Some(handle)).await?;
             }
@@ -76,7 +76,6 @@ impl Files {
             let from = offset - offset % READ_ALIGN;
             let to = end.checked_next_multiple_of(READ_ALIGN).unwrap_or(end);
             let (attributes, extents) = contents(&self.client, inode.place, from..to).await?;
-            let knows_end = self.client.driver().knows_end(inode.place.ino);
             let (size, over) = {
                 let mut buffer = lock(&inode.buffer);
                 // F3: the answer may be from before a flush that ended meanwhile.

@@ -90,14 +90,15 @@ impl Files {
     }
 
     fn set(&self, file: &OpenInode, buffer: &mut Buffer, setting: Setting) -> bool {
+        let (time, now) = (crate::client::now(), self.client.time());
+        if buffer.writes.open_count() > 0 {
+            return buffer.writes.set(setting, time, now);
+        }
         // Who sends some of it now does not send this.
-        let flushing = file.flushing.try_lock();
-        let comes_along = || {
-            let is_unsent = flushing.is_ok() && buffer.writes.is_unsent();
-            is_unsent && self.client.driver().takes_more(file.place.ino)
-        };
-        let is_kept = buffer.writes.open_count() > 0 || comes_along();
-        is_kept && buffer.writes.join(setting, crate::client::now(), self.client.time())
+        let Ok(_flushing) = file.flushing.try_lock() else { return false };
+        let comes_along =
+            buffer.writes.is_unsent() && self.client.driver().takes_more(file.place.ino);
+        comes_along && buffer.writes.join(setting, time, now)
     }
 
     /// What is set of a file is sent before its extended attributes are looked at, which it may

@@ -42,9 +42,10 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         self.dirty.end().max(flying)
     }
 
-    /// Whether bytes are appended of which nobody knows where they are, or will be.
-    pub fn appends_nowhere(&self, knows_end: bool) -> bool {
-        self.append_flies() || !knows_end && self.appends()
+    /// Whether bytes are appended of which nobody knows where they are, or will be; the owner is
+    /// asked whether it knows where the file ends.
+    pub fn appends_nowhere(&self, knows_end: impl FnOnce() -> bool) -> bool {
+        self.append_flies() || self.appends() && !knows_end()
     }
 
     /// Where the file ends, of which a replica has `size` bytes.
@@ -165,6 +166,18 @@ mod tests {
         take_off(&mut file);
         put(&mut file, Some(7), b"N");
         assert_eq!(read(&file, "stored"), "storedoNe");
+    }
+
+    #[test]
+    fn where_appended_bytes_lie_is_known_until_they_fly() {
+        let mut file = File::default();
+        assert!(!file.appends_nowhere(|| panic!("there are none")));
+        put(&mut file, None, b"one");
+        assert!(file.appends_nowhere(|| false) && !file.appends_nowhere(|| true));
+        take_off(&mut file);
+        assert!(file.appends_nowhere(|| false) && !file.appends_nowhere(|| true));
+        assert!(matches!(file.next_step(), Step::Send { .. }));
+        assert!(file.appends_nowhere(|| true), "a replica may have them or not");
     }
 
     #[test]

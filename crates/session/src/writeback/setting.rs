@@ -46,7 +46,7 @@ impl Settings {
 
     /// Adds what was set at `time`, unless it is too much.
     pub fn push(&mut self, setting: Setting, time: Timestamp) -> bool {
-        let bytes = self.all.iter().chain([&setting]).map(Setting::bytes).sum::<usize>();
+        let bytes = self.all.iter().chain([&setting]).map(bytes_of).sum::<usize>();
         if bytes > XATTRS_MAX {
             return false;
         }
@@ -150,6 +150,13 @@ fn joined(first: &Setting, second: &Setting) -> Option<Setting> {
         atime: second.atime.or(first.atime),
         mtime: second.mtime.or(first.mtime),
     }))
+}
+
+fn bytes_of(setting: &Setting) -> usize {
+    match setting {
+        Setting::Attributes(_) => 0,
+        Setting::Xattr { name, value, .. } => name.len() + value.len(),
+    }
 }
 
 #[cfg(test)]
