@@ -592,7 +592,9 @@ fn no_client_says_what_only_nodes_say() {
         assert!(update.is_of_nodes());
         let start = message(sequence, update);
         let refused = Refusal::Bad("only nodes say that".into());
-        assert_eq!(Payload::admit(&start, false), Err(refused));
+        assert_eq!(Payload::admit(&start, false), Err(refused.clone()));
+        let told = one.asked(RequestBody::Update { group: US, start });
+        assert_eq!(told, [ReplyBody::Refused(refused)]);
     }
 }
 

@@ -69,17 +69,17 @@ impl LooksWorkload {
         }
         let owner = self.registers.new_owner();
         let thing = Thing::Owner(child.ino);
+        let client = &mut self.clients[at];
         if let Some(before) = before {
+            self.net.counts.add("writes joined", 1);
             self.registers.let_land(&thing, before, true);
+            client.nests.give_again(child.ino, owner);
+        } else {
+            self.net.counts.add("writes kept back", 1);
+            let newborn = Newborn::given(parent, name, (child, owner), client.last);
+            client.nests.keep(child.ino, newborn);
         }
         self.registers.keep(thing, Value::Owner(owner), (at, now, parent.partition));
-        if before.is_some() {
-            self.net.counts.add("writes joined", 1);
-            return self.clients[at].nests.give_again(child.ino, owner);
-        }
-        self.net.counts.add("writes kept back", 1);
-        let newborn = Newborn::given(parent, name, (child, owner), self.clients[at].last);
-        self.clients[at].nests.keep(child.ino, newborn);
     }
 
     /// A name that leads to a file there, as far as that is known.
