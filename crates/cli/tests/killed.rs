@@ -71,11 +71,12 @@ fn demo(room: &Room) -> Running {
     Running::start(room.meridian(&args), room.mount())
 }
 
-/// Another mount of that demo, in which calls wait for long for a region that does not answer.
+/// Another mount of that demo, in which calls wait for long for a region that does not answer. It
+/// holds nothing: else nodes tell it which names go, and it lists what it holds without them.
 fn other(room: &Room) -> Running {
     let cluster = room.path("data/cluster.json");
     let of = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "us"];
-    let args = [&of[..], &["--on-cut", "wait:10m", "waiting"]].concat();
+    let args = [&of[..], &["--ask-always", "--on-cut", "wait:10m", "waiting"]].concat();
     Running::start(room.meridian(&args), room.path("waiting"))
 }
 

@@ -256,7 +256,7 @@ async fn long_values_at_all_nodes_at_once_get_into_all_logs() {
     let region = Region::kept(1, Durability::Disk).await;
     let value = Arc::new(vec![b'v'; LEN]);
     let mut setting = JoinSet::new();
-    for node in [0, 1, 2, 0, 1, 2] {
+    for node in 0..3 {
         let (mut client, value) = (region.served(node).await, value.clone());
         setting.spawn(async move {
             let head = format!("*3\r\n$3\r\nSET\r\n$2\r\nk{node}\r\n${LEN}\r\n");
