@@ -3,11 +3,14 @@
 
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
+#[path = "harness/mounted.rs"]
+mod mounted;
 
 use harness::{Room, Running};
-use meridian_client::{Client, ClientOptions, Durability};
+use meridian_client::Durability;
 use meridian_fs::types::INLINE_MAX;
-use meridian_mount::{Access, Mount};
+use meridian_mount::Mount;
+use mounted::mount_here;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
@@ -167,15 +170,6 @@ fn what_is_written_synchronously_outlives_its_mount() {
     room.assert_clean();
 }
 
-fn mount_here(room: &Room, runtime: &Runtime, (name, durability): (&str, Durability)) -> Mount {
-    let _entered = runtime.enter();
-    let at = room.path(name);
-    fs::create_dir(&at).unwrap();
-    let options = ClientOptions { keep_looks: true, durability, ..ClientOptions::new("us") };
-    let client = Client::open(&room.path("data/cluster.json"), &options).unwrap();
-    meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap()
-}
-
 /// Makes files in a directory until one is kept back, then removes some until a removal is, too.
 fn keep_back(mount: &Mount, dir: &Path, round: usize) {
     let kept = |deed: &dyn Fn(usize)| {
@@ -205,8 +199,9 @@ fn what_is_kept_back_in_order_is_seen_by_others() {
     let room = Room::new();
     let demo = room.demo();
     let runtime = Runtime::new().unwrap();
+    let _entered = runtime.enter();
     let mounts = [("one", Durability::Fsync), ("two", Durability::Close)];
-    let mounts = mounts.map(|of| mount_here(&room, &runtime, of));
+    let mounts = mounts.map(|(name, when)| mount_here(&room, name, "us", when));
     for round in 0..ROUNDS {
         let dirs = mounts.each_ref().map(|mount| mount.path().join(format!("us/{round}")));
         fs::create_dir(&dirs[0]).unwrap();
@@ -237,8 +232,9 @@ fn what_is_appended_to_a_file_of_ones_own_is_seen_by_others_and_temporary_files_
     let room = Room::new();
     let demo = room.demo();
     let runtime = Runtime::new().unwrap();
+    let _entered = runtime.enter();
     let mounts = [("one", Durability::Fsync), ("two", Durability::Close)];
-    let mounts = mounts.map(|of| mount_here(&room, &runtime, of));
+    let mounts = mounts.map(|(name, when)| mount_here(&room, name, "us", when));
     let files = mounts[0].files();
     let (mut kept, mut unsent) = (0, 0);
     for round in 0..ROUNDS {
@@ -293,7 +289,8 @@ fn keeps_back(least: u64, done_in: impl FnOnce(&Path, &Running)) {
     let room = Room::new();
     let demo = room.demo();
     let runtime = Runtime::new().unwrap();
-    let mount = mount_here(&room, &runtime, ("one", Durability::Fsync));
+    let _entered = runtime.enter();
+    let mount = mount_here(&room, "one", "us", Durability::Fsync);
     let dir = mount.path().join("us/dir");
     fs::create_dir(&dir).unwrap();
     keep_back(&mount, &dir, 1);
@@ -460,7 +457,8 @@ fn directories_go_before_their_mount() {
     let room = Room::new();
     let demo = room.demo();
     let runtime = Runtime::new().unwrap();
-    let mount = mount_here(&room, &runtime, ("one", Durability::Sync));
+    let _entered = runtime.enter();
+    let mount = mount_here(&room, "one", "us", Durability::Sync);
     let [build, plain] = ["build", "plain"].map(|name| mount.path().join("us").join(name));
     fs::create_dir(&build).unwrap();
     fs::create_dir(&plain).unwrap();

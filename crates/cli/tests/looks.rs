@@ -4,12 +4,14 @@
 
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
+#[path = "harness/mounted.rs"]
+mod mounted;
 #[path = "../../fuse/tests/offer/mod.rs"]
 mod offer;
 
 use harness::{PATIENCE, Room, Running};
-use meridian_client::{Client, ClientOptions};
-use meridian_mount::{Access, Mount, Transport};
+use meridian_client::Durability;
+use meridian_mount::{Mount, Transport};
 use offer::Offer;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -34,16 +36,11 @@ const DELAY_MAX: Duration = Duration::from_secs(20);
 
 /// A mount of this process, whose requests come so, if the kernel can do both.
 fn mount_here(room: &Room, name: &str, transport: Transport) -> Mount {
-    let at = room.path(name);
-    fs::create_dir(&at).unwrap();
-    let cluster = room.path("data/cluster.json");
-    let options = ClientOptions { keep_looks: true, ..ClientOptions::new("us") };
-    let client = Client::open(&cluster, &options).unwrap();
     let offer = match transport {
         Transport::Rings => Offer::made(),
         Transport::Device => Offer::withheld(),
     };
-    let mount = meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap();
+    let mount = mounted::mount_here(room, name, "us", Durability::Close);
     assert!(offer.is_none() || mount.transport() == transport);
     mount
 }

@@ -3,10 +3,13 @@
 
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
+#[path = "harness/mounted.rs"]
+mod mounted;
 
 use harness::{Room, Running};
-use meridian_client::{Client, ClientOptions};
-use meridian_mount::{Access, Mount};
+use meridian_client::Durability;
+use meridian_mount::Mount;
+use mounted::mount_here;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
@@ -22,15 +25,6 @@ const ROUNDS: usize = 12;
 const FILES_MAX: usize = 500;
 /// How long a holder that says nothing delays others: its lease, on a busy machine.
 const DELAY_MAX: Duration = Duration::from_secs(20);
-
-fn mount_here(room: &Room, runtime: &Runtime, name: &str) -> Mount {
-    let _entered = runtime.enter();
-    let at = room.path(name);
-    fs::create_dir(&at).unwrap();
-    let options = ClientOptions { keep_looks: true, ..ClientOptions::new("us") };
-    let client = Client::open(&room.path("data/cluster.json"), &options).unwrap();
-    meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap()
-}
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
@@ -61,7 +55,8 @@ fn what_one_mount_keeps_back_is_there_for_the_other() {
     let room = Room::new();
     let demo = room.demo();
     let runtime = runtime();
-    let mounts = ["one", "two"].map(|name| mount_here(&room, &runtime, name));
+    let _entered = runtime.enter();
+    let mounts = ["one", "two"].map(|name| mount_here(&room, name, "us", Durability::Close));
     for round in 0..ROUNDS {
         let dirs = mounts.each_ref().map(|mount| mount.path().join(format!("us/{round}")));
         fs::create_dir(&dirs[0]).unwrap();
