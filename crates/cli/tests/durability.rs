@@ -323,6 +323,30 @@ fn who_waits_for_what_was_made_later_does_not_hold_that_up() {
     });
 }
 
+/// A file gets its name by a link, as git and mail programs give it, in a directory of which its
+/// mount holds nothing. It is shown there without the name that went, and opened.
+#[test]
+fn a_file_that_lost_one_of_its_names_is_shown_and_opened_by_another() {
+    keeps_back(20, |dir, demo| {
+        for round in 0..20 {
+            let other = format!("us/other {round}");
+            fs::create_dir(demo.mount().join(&other)).unwrap();
+            let first = dir.join(format!("first {round}"));
+            let name = dir.with_file_name(format!("other {round}")).join("name");
+            let text = format!("text {round}");
+            fs::write(&first, &text).unwrap();
+            fs::hard_link(&first, &name).unwrap();
+            // What is not known of a directory is not kept back in it.
+            assert!(fs::metadata(dir).unwrap().is_dir() && !names(dir).is_empty());
+            fs::remove_file(&first).unwrap();
+            // What the standard library asks for has the time in which the file was made, too, for
+            // which the kernel asks once more.
+            assert_eq!(rustix::fs::stat(&name).unwrap().st_nlink, 1, "round {round}");
+            assert_eq!(fs::read_to_string(&name).unwrap(), text, "round {round}");
+        }
+    });
+}
+
 /// More than nodes take in one message is called for at once: so many new files wait at most, each
 /// as long as fits beside its attributes.
 #[test]

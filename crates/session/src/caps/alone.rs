@@ -329,7 +329,7 @@ impl Caps {
         }
         let may = self.may_keep(now, (parent, name), vector);
         let Some((directory, Some(entry))) = may else { return false };
-        let goes = entry.place == child && self.may_remove(&directory, &entry);
+        let goes = entry.place == child && self.may_remove(now, (&directory, &entry), vector);
         if goes {
             self.end_written(child.ino); // It is never sent.
             self.keep(true, (parent, name), (child, What::Removed), time);
@@ -338,10 +338,18 @@ impl Caps {
     }
 
     /// Whether the removal of a name that leads there may be kept back in a directory of which
-    /// [`Caps::may_keep`] is true.
-    fn may_remove(&self, directory: &Attributes, entry: &Entry) -> bool {
+    /// [`Caps::may_keep`] is true. It must be the last: who looks at another is to see that this
+    /// one went, and need not look in the directory.
+    fn may_remove(
+        &mut self,
+        now: Time,
+        (directory, entry): (&Attributes, &Entry),
+        vector: &Vector,
+    ) -> bool {
         let Entry { place, kind } = entry;
+        let shown = self.attributes(now, *place, vector);
         self.keeping_in(Some(directory)) == Keeping::InOrder
+            && shown.is_some_and(|shown| shown.nlink == 1)
             && !self.alone.order.is_suspended
             && *kind != Kind::Directory
             && place.partition == directory.place.partition
@@ -363,7 +371,10 @@ impl Caps {
                 let keeps = self.keeping_new(&directory, name) != Keeping::Nothing;
                 keeps.then_some(parent)
             }
-            Some(entry) => self.may_remove(&directory, &entry).then_some(entry.place),
+            Some(entry) => {
+                let may = self.may_remove(now, (&directory, &entry), vector);
+                may.then_some(entry.place)
+            }
         }
     }
 

@@ -55,6 +55,9 @@ fn asking() -> Caps {
         let place = Place { ino: Ino(100 + number), ..DIRECTORY };
         let made = node().attributes_in(&directory(0), place, TIME).unwrap();
         caps.end_update(NOW, call, ts, &mut Ok(Done::Attributes(made)));
+        // It holds what it has made.
+        caps.hold(NOW, place);
+        caps.known.get_mut(&place.ino).unwrap().attributes.value = Some(made);
     }
     assert_eq!(errand(&mut caps), Some(Errand::GrantExclusive(DIRECTORY.ino)));
     caps
@@ -275,12 +278,18 @@ fn a_removal_is_kept_back_only_of_a_file_that_is_known() {
     assert!(!remove(&mut holding_alone(), "one", one()), "the owner does not keep the order");
     let mut caps = in_order();
     assert!(!remove(&mut caps, "none", one()) && !remove(&mut caps, "two", one()));
+    let is = caps.known[&one().ino].attributes.value.unwrap();
+    for other in [None, Some(Attributes { nlink: 2, ..is })] {
+        caps.known.get_mut(&one().ino).unwrap().attributes.value = other;
+        assert!(!remove(&mut caps, "one", one()), "another look may show it by another name");
+    }
+    caps.known.get_mut(&one().ino).unwrap().attributes.value = Some(is);
     assert!(remove(&mut caps, "one", one()));
     assert!(!remove(&mut caps, "one", one()), "it is removed");
     assert_eq!(size(&mut caps), Some(1));
     assert_eq!(look(&mut caps, look_up("one")), Some(Err(FsError::NotFound)));
     let child = Query::Attributes { inode: one() };
-    assert_eq!(caps.unlanded_of_query(&child), [one().ino].into(), "it may have another name");
+    assert_eq!(caps.unlanded_of_query(&child), [one().ino].into(), "it goes");
     // A replica that does not know of it changes nothing of what is shown.
     let entry = Entry { place: one(), kind: Kind::File };
     let listed = Answer::Directory {
