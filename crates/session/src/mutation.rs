@@ -73,6 +73,8 @@ pub enum Mutation {
     ReleasesUnlanded,
     /// Releases a directory in which it keeps back what was written to files.
     ReleasesUnwritten,
+    /// Keeps the removal of a name back though the file may have others.
+    RemovesOneName,
     /// Shows no file under a name from which one went that has landed, though another came since.
     EndsNames,
     /// Has what is set of a file sent with what it was told to send before.

@@ -348,8 +348,9 @@ impl Caps {
     ) -> bool {
         let Entry { place, kind } = entry;
         let shown = self.attributes(now, *place, vector);
+        let is_last = self.is_own(place.ino) || shown.is_some_and(|shown| shown.nlink == 1);
         self.keeping_in(Some(directory)) == Keeping::InOrder
-            && shown.is_some_and(|shown| shown.nlink == 1)
+            && (is_last || self.mutation.is(Mutation::RemovesOneName))
             && !self.alone.order.is_suspended
             && *kind != Kind::Directory
             && place.partition == directory.place.partition

@@ -282,6 +282,10 @@ fn a_removal_is_kept_back_only_of_a_file_that_is_known() {
     for other in [None, Some(Attributes { nlink: 2, ..is })] {
         caps.known.get_mut(&one().ino).unwrap().attributes.value = other;
         assert!(!remove(&mut caps, "one", one()), "another look may show it by another name");
+        let mut wrong = in_order();
+        wrong.known.get_mut(&one().ino).unwrap().attributes.value = other;
+        wrong.mutation = Mutation::RemovesOneName;
+        assert!(remove(&mut wrong, "one", one()));
     }
     caps.known.get_mut(&one().ino).unwrap().attributes.value = Some(is);
     assert!(remove(&mut caps, "one", one()));

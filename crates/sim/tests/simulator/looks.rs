@@ -98,6 +98,14 @@ fn what_is_written_to_files_of_a_clients_own_is_kept_back() {
     trials_show(0..60, &trial, (&all, 1));
 }
 
+/// Nobody is shown a name that it has removed, by whatever other name it looks.
+#[test]
+fn files_with_several_names_lose_one_for_who_removed_it() {
+    let (level, links) = (Some(Level::WRITTEN), Some(true));
+    let all = ["linked", "removals kept back", "landed", "kept", "recalled"];
+    trials_show(0..40, &Trial { level, links, ..Trial::default() }, (&all, 1));
+}
+
 #[test]
 fn equal_seeds_are_equal_runs() {
     equal_seeds_give_equal_runs(&Trial::default(), 3);

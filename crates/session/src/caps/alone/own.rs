@@ -51,6 +51,12 @@ impl Caps {
         }
     }
 
+    /// Whether the file is the client's own: it has one name, and nobody else knows of it.
+    pub(super) fn is_own(&self, ino: Ino) -> bool {
+        let Some(Own { parent, granted, .. }) = self.alone.own.get(&ino) else { return false };
+        self.known.get(&parent.ino).is_some_and(|known| known.granted == *granted)
+    }
+
     /// Keeps back what was written to a file that nobody writes to any more, if it may; whether it
     /// does (K12). The owner sends all of it when it is told to have the file land.
     pub fn begin_written(&mut self, now: Time, file: Place, vector: &Vector) -> bool {
@@ -60,12 +66,10 @@ impl Caps {
         if let Some(kept) = self.alone.kept.get(&file.ino) {
             return kept.is_written() && !kept.called;
         }
-        let Some(Own { parent, name, granted }) = self.alone.own.get(&file.ino).cloned() else {
+        let Some(Own { parent, name, .. }) = self.alone.own.get(&file.ino).cloned() else {
             return false;
         };
-        let is_since =
-            |caps: &Caps| caps.known.get(&parent.ino).is_some_and(|known| known.granted == granted);
-        if !is_since(self) && !self.mutation.is(Mutation::OwnsForever) {
+        if !self.is_own(file.ino) && !self.mutation.is(Mutation::OwnsForever) {
             self.alone.own.remove(&file.ino);
             return false;
         }

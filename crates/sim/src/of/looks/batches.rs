@@ -83,7 +83,7 @@ impl LooksWorkload {
     }
 
     /// A name that leads to a file there, as far as that is known.
-    fn drawn_in_nest(&mut self, parent: Place) -> Option<(Bytes, Place)> {
+    pub(super) fn drawn_in_nest(&mut self, parent: Place) -> Option<(Bytes, Place)> {
         let mut names: Vec<_> = super::nests::names().into_iter().collect();
         names.shuffle(&mut self.net.random);
         names.into_iter().find_map(|name| {

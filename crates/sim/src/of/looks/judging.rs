@@ -3,7 +3,7 @@
 use super::register::{Thing, Value};
 use super::{LooksWorkload, NAMES};
 use bytes::Bytes;
-use meridian_fs::{Answer, FsError, Place, Query};
+use meridian_fs::{Answer, FsError, Ino, Place, Query};
 use meridian_session::CallId;
 
 impl LooksWorkload {
@@ -18,6 +18,20 @@ impl LooksWorkload {
         if let Some(query) = client.looks.get(&call).cloned() {
             self.net.counts.add("kept late", 1);
             self.judge_kept(at, &query, result);
+        }
+    }
+
+    /// An answer shows no file of which the client has removed the last name before it asked.
+    pub(super) fn judge_removed(
+        &mut self,
+        at: usize,
+        call: CallId,
+        result: &Result<Answer, FsError>,
+    ) {
+        let nests = &self.clients[at].nests;
+        let removed = shown_in(result).into_iter().find(|ino| nests.removes_before(call, *ino));
+        if let Some(ino) = removed {
+            self.net.violate(format!("own: client {at} is shown {ino:?}, which it has removed"));
         }
     }
 
@@ -72,6 +86,19 @@ impl LooksWorkload {
                 self.net.violate(format!("fresh: client {at} looks at {thing:?}: {what}"));
             }
         }
+    }
+}
+
+/// The inodes whose attributes are in an answer.
+fn shown_in(result: &Result<Answer, FsError>) -> Vec<Ino> {
+    match result {
+        Ok(Answer::Entry { attributes, .. }) => attributes.iter().map(|of| of.place.ino).collect(),
+        Ok(Answer::Attributes(of) | Answer::Contents { attributes: of, .. }) => vec![of.place.ino],
+        Ok(Answer::Directory { entries, .. }) => {
+            let shown = entries.iter().filter_map(|(_, _, attributes)| attributes.as_ref());
+            shown.map(|of| of.place.ino).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

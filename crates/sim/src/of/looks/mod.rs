@@ -133,6 +133,8 @@ pub struct LooksWorkload {
     in_order: bool,
     /// Whether they keep back what they change of files of their own, too.
     writes: bool,
+    /// Whether they give files that are made there other names elsewhere.
+    links: bool,
     /// Files that were kept back: who has not seen a name of one does not know its number.
     private: BTreeSet<Ino>,
     /// Whether directories say so, not clients.
@@ -175,6 +177,7 @@ impl LooksWorkload {
             keeps_back: false,
             in_order: false,
             writes: false,
+            links: false,
             private: BTreeSet::new(),
             by_directory: false,
             by_number: false,
@@ -193,6 +196,11 @@ impl LooksWorkload {
     pub fn keeps_writes_back(&mut self) {
         self.keeps_back(Keeping::InOrder);
         self.writes = true;
+    }
+
+    /// They give files of the directories that they make for that other names, in others.
+    pub fn gives_names(&mut self, gives: bool) {
+        self.links = gives;
     }
 
     /// Directories say that the order is kept there (decision 110); clients by default do not.
@@ -439,6 +447,7 @@ impl Crowd for LooksWorkload {
             Told::Answered { call, result, .. } => {
                 self.net.counts.add("reads", 1);
                 self.clients[at].seen.extend(files_in(&result));
+                self.judge_removed(at, call, &result);
                 self.judge_late(at, call, &result);
                 let client = &mut self.clients[at];
                 let query = client.looks.remove(&call);

@@ -2,7 +2,7 @@
 //! keeps files back there: these land after a while, or when somebody else comes.
 
 use super::register::{Change, Thing, Value};
-use super::{LooksWorkload, PATIENCE, Plan};
+use super::{LooksWorkload, NAMES, PATIENCE, Plan};
 use crate::of::files::net::{Crowd, Plan as Planned};
 use crate::world::Stimulus;
 use bytes::Bytes;
@@ -10,10 +10,11 @@ use meridian_core::{Event, GroupId, Time};
 use meridian_fs::batch::{Kept, Part, Written};
 use meridian_fs::operation::{Changes, NewNode, WriteAt};
 use meridian_fs::settled::Made;
-use meridian_fs::{Done, FsError, Ino, Kind, Place, Setting, Timestamp, Update};
+use meridian_fs::{Done, FsError, Ino, Kind, Place, Query, Setting, Timestamp, Update};
 use meridian_host::Node;
 use meridian_session::{CallId, Command as Ask, Session, ToLand};
 use rand::RngExt;
+use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(super) struct Nests {
     /// What it keeps back, and since when.
     newborns: BTreeMap<Ino, Newborn>,
     landings: BTreeMap<CallId, Ino>,
+    /// Another name of a file there, in a directory that all use.
+    linked: Option<(Place, Bytes)>,
     /// How often it has used the directory.
     uses: u32,
 }
@@ -154,6 +157,12 @@ impl Nests {
         newborn.what = What::Given(file, owner);
     }
 
+    /// Whether it keeps the removal of that file back since before that call.
+    pub fn removes_before(&self, call: CallId, ino: Ino) -> bool {
+        let newborn = self.newborns.get(&ino);
+        newborn.is_some_and(|of| of.what == What::Removed && of.after < call)
+    }
+
     /// A file there that is kept back.
     pub fn unsent(&self, parent: Place) -> Option<(Bytes, Place)> {
         let mut all = self.newborns.iter();
@@ -192,18 +201,11 @@ impl LooksWorkload {
             return Vec::new();
         }
         self.clients[at].nests.uses += 1;
-        if self.in_order && self.clients[at].nests.uses < USES_MAX {
-            if self.net.random.random_bool(0.1) {
-                return self.step(at, now, Event::Command(Ask::Land));
-            }
-            if self.net.random.random_bool(0.4) {
-                self.remove_from_nest(at, now, parent);
-                return Vec::new();
-            }
-            if self.writes && self.net.random.random_bool(0.4) {
-                self.give_in_nest(at, now, parent);
-                return Vec::new();
-            }
+        if self.in_order
+            && self.clients[at].nests.uses < USES_MAX
+            && let Some(stimuli) = self.change_in_order(at, now, parent)
+        {
+            return stimuli;
         }
         let name = names();
         let again = self.in_order && self.net.random.random_bool(0.5);
@@ -246,6 +248,49 @@ impl LooksWorkload {
             return vec![self.net.plan(at, Duration::from_millis(ms), plan)];
         }
         self.change_nest(at, now, Change::Make(parent, name))
+    }
+
+    /// A client that keeps the order has things land there, or changes something, at times.
+    fn change_in_order(
+        &mut self,
+        at: usize,
+        now: Time,
+        parent: Place,
+    ) -> Option<Vec<Stimulus<Node>>> {
+        if self.net.random.random_bool(0.1) {
+            return Some(self.step(at, now, Event::Command(Ask::Land)));
+        }
+        if self.links && self.net.random.random_bool(0.2) {
+            return Some(self.link_from_nest(at, now, parent));
+        }
+        if self.net.random.random_bool(0.4) {
+            self.remove_from_nest(at, now, parent);
+            let linked = self.clients[at].nests.linked.clone();
+            let look = linked.map(|(parent, name)| Query::Lookup { parent, name });
+            return Some(look.map_or(Vec::new(), |look| self.look_at(at, now, look)));
+        }
+        if self.writes && self.net.random.random_bool(0.4) {
+            self.give_in_nest(at, now, parent);
+            return Some(Vec::new());
+        }
+        None
+    }
+
+    /// A client gives a file there another name, in a directory that all use.
+    fn link_from_nest(&mut self, at: usize, now: Time, parent: Place) -> Vec<Stimulus<Node>> {
+        let Some((_, file)) = self.drawn_in_nest(parent) else { return Vec::new() };
+        let near = self.directories.iter().filter(|of| of.partition == parent.partition);
+        let near: Vec<_> = near.copied().collect();
+        let random = &mut self.net.random;
+        let (Some(to), Some(name)) = (near.choose(random), NAMES.choose(random)) else {
+            return Vec::new();
+        };
+        let to = (*to, Bytes::from_static(name.as_bytes()));
+        if self.clients[at].doing.is_none() {
+            self.net.counts.add("linked", 1);
+            self.clients[at].nests.linked = Some(to.clone());
+        }
+        self.change_nest(at, now, Change::Link(file, to))
     }
 
     /// All that is kept back by who has no such directory any more lands, at times.

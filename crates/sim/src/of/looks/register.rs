@@ -46,6 +46,8 @@ pub(super) enum Change {
     Remove(Place, Bytes, Place),
     Rename((Place, Bytes), (Place, Bytes), Place),
     Give(Place, u32),
+    /// A file gets another name.
+    Link(Place, (Place, Bytes)),
     /// What is done in the directory is durable as on a local disk: in its order.
     KeepOrder(Place),
 }
@@ -129,6 +131,7 @@ impl Change {
                 inode,
                 changes: Changes { uid: Some(uid), ..Changes::default() },
             },
+            Change::Link(target, (parent, name)) => Update::Link { target, parent, name },
             Change::KeepOrder(inode) => {
                 Update::SetDurability { inode, durability: Some(Durability::Fsync) }
             }
@@ -155,6 +158,7 @@ impl Change {
                 (thing(&from.0, &from.1), Some(Value::Absent)),
                 (thing(&to.0, &to.1), Some(Value::Leads(*moved))),
             ],
+            Change::Link(file, to) => vec![(thing(&to.0, &to.1), Some(Value::Leads(*file)))],
             Change::Give(inode, uid) => vec![(Thing::Owner(inode.ino), Some(Value::Owner(*uid)))],
         }
     }

@@ -34,6 +34,8 @@ pub struct Trial {
     pub level: Option<Level>,
     /// Whether directories are made in each other mostly.
     pub deep: Option<bool>,
+    /// Whether files that are kept back get other names.
+    pub links: Option<bool>,
     /// A bug planted in sessions.
     #[doc(hidden)]
     pub in_session: Mutation,
@@ -56,13 +58,16 @@ pub struct Drawn {
     pub level: Level,
     /// Whether directories are made in each other mostly.
     pub deep: bool,
+    /// Whether files that are kept back get other names.
+    pub links: bool,
 }
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tokens = if self.tokens { ", tokens" } else { "" };
         let deep = if self.deep { ", deep" } else { "" };
-        write!(f, "{}{tokens}{deep}, level {}", self.of, self.level)
+        let links = if self.links { ", links" } else { "" };
+        write!(f, "{}{tokens}{deep}{links}, level {}", self.of, self.level)
     }
 }
 
@@ -97,7 +102,8 @@ impl CrowdTrial for Trial {
         let level = self.level.unwrap_or(drawn);
         // With each of the levels.
         let deep = self.deep.unwrap_or(seed / 8 % 3 == 1);
-        Drawn { of, tokens, level, deep }
+        let links = self.links.unwrap_or(seed / 8 % 4 == 3);
+        Drawn { of, tokens, level, deep, links }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
@@ -112,6 +118,7 @@ impl CrowdTrial for Trial {
         owner.hands_tokens(drawn.tokens);
         owner.goes_by_number(drawn.level >= Level::MADE);
         owner.makes_deep(drawn.deep);
+        owner.gives_names(drawn.links);
         owner.keeps_back(match drawn.level {
             Level::BATCHES => Keeping::InOrder,
             Level::EXCLUSIVE => Keeping::Files,
@@ -189,7 +196,10 @@ impl CrowdTrial for Trial {
         let of_written = of_written.map(|in_session| {
             (format!("{in_session:?}"), Trial { in_session, level, ..Trial::default() })
         });
-        let others = [ignoring, in_tree, part, unnoted, modes, brought];
+        let (in_session, links) = (Mutation::RemovesOneName, Some(true));
+        let one =
+            (format!("{in_session:?}"), Trial { in_session, level, links, ..Trial::default() });
+        let others = [ignoring, in_tree, part, unnoted, modes, brought, one];
         let kept = of_batches.into_iter().chain(of_written);
         sessions.into_iter().chain(kept).chain(others).chain(hosts).collect()
     }
